@@ -1,0 +1,81 @@
+// y = x W^T for weights that stay quantised: the products that a transformer spends its time on.
+//
+// Weights are repacked once into tiles whose lanes are output rows, so that no kernel sums across lanes. Activations are
+// rounded to 8 bits per block of 32 for quantised weights (as llama.cpp and others do), or kept in f32 (`exact`).
+//
+// Determinism: y[t][r] depends only on row t of x, row r of W and the instruction set, not on how many tokens or threads
+// share the call: the sum over columns runs in one order that the packing fixes.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/types/span.h"
+#include "common/buffer.h"
+#include "common/status.h"
+#include "common/thread_pool.h"
+
+namespace sluice {
+
+struct PackOptions {
+  bool exact = false;  // products in f32 with dequantised weights; for comparisons, several times slower
+};
+
+// Move-only; owns the repacked weights.
+class PackedMatrix {
+ public:
+  PackedMatrix() = default;
+  // Packs for the active instruction set. REQUIRES: w.cols is a multiple of 32 where w is quantised.
+  // ResourceExhausted where memory is refused.
+  static StatusOr<PackedMatrix> Pack(const ConstMatrixView& w, const PackOptions& options, ThreadPool& pool);
+  // What Pack will take; the memory plan counts with it.
+  static size_t PackedBytes(DType type, int64_t rows, int64_t cols, const PackOptions& options);
+
+  int64_t rows() const { return rows_; }  // outputs
+  int64_t cols() const { return cols_; }  // inputs
+  size_t bytes() const { return data_.size(); }
+  DType type() const { return type_; }
+  bool exact() const { return exact_; }
+  int format() const { return format_; }  // index into the packing formats of matmul_formats.h
+  const Buffer& data() const { return data_; }
+
+ private:
+  Buffer data_;
+  int64_t rows_ = 0;
+  int64_t cols_ = 0;
+  DType type_ = DType::kF32;
+  bool exact_ = false;
+  int format_ = 0;
+};
+
+// Activations of some tokens, rounded once and used by every product over the same input. Reused from step to step;
+// allocated for its largest size at start-up.
+class Activations {
+ public:
+  static StatusOr<Activations> Create(int64_t tokens_max, int64_t cols_max);
+  static size_t Bytes(int64_t tokens_max, int64_t cols_max);
+
+  // Takes x, [tokens, cols] f32, rows `stride` floats apart. With `exact`, keeps a pointer to x and rounds nothing:
+  // x must then outlive the products.
+  void Set(const float* x, int64_t tokens, int64_t cols, int64_t stride, bool exact, ThreadPool& pool);
+
+  int64_t tokens() const { return tokens_; }
+  int64_t cols() const { return cols_; }
+
+  // The kernels' view of it.
+  const float* f32() const { return f32_; }
+  int64_t f32_stride() const { return f32_stride_; }
+  const Buffer& quantised() const { return quantised_; }
+
+ private:
+  Buffer quantised_;
+  const float* f32_ = nullptr;
+  int64_t f32_stride_ = 0;
+  int64_t tokens_ = 0;
+  int64_t cols_ = 0;
+};
+
+// y[t][r] = sum_c x[t][c] W[r][c] (+ y[t][r] with `accumulate`: the residual stream), rows of y `y_stride` floats apart.
+// REQUIRES: x.cols() == w.cols().
+void Matmul(const PackedMatrix& w, const Activations& x, float* y, int64_t y_stride, bool accumulate, ThreadPool& pool);
+
+}  // namespace sluice

@@ -1,0 +1,77 @@
+// The paged KV pool: all KV memory of a process, taken and touched at start-up, leased in pages of `page_tokens` slots
+// over all layers. Pages are counted, so that n choices share the pages of one prompt. Driven by one thread (the
+// worker's); leases may be dropped only there.
+//
+// A page holds, layer by layer, K [page_tokens, kv_heads, head_dim] and then V of the same shape, rows contiguous: the
+// order of KV_METHODS-style wire frames, so that a frame's body of whole pages lands without being rearranged.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "common/buffer.h"
+#include "common/status.h"
+#include "model/kv_layout.h"
+
+namespace sluice {
+
+using PageIndex = int32_t;
+
+class KvPool;
+
+// Move-only handle of pages in sequence order; gives them back in its destructor.
+class PageLease {
+ public:
+  PageLease() = default;
+  PageLease(PageLease&& other) noexcept;
+  PageLease& operator=(PageLease&& other) noexcept;
+  ~PageLease();
+
+  absl::Span<const PageIndex> pages() const { return pages_; }
+  // Adds `pages` pages at the end. ResourceExhausted, with nothing changed, where the pool has fewer.
+  Status Extend(int pages);
+  void Release();
+
+ private:
+  friend class KvPool;
+  KvPool* pool_ = nullptr;
+  std::vector<PageIndex> pages_;
+};
+
+struct KvPoolOptions {
+  KvLayout layout;
+  KvCodec codec = KvCodec::kBf16;
+  int page_tokens = 16;
+  int pages = 0;
+};
+
+class KvPool {
+ public:
+  static StatusOr<std::unique_ptr<KvPool>> Create(const KvPoolOptions& options);
+
+  StatusOr<PageLease> Lease(int pages);  // ResourceExhausted with both numbers
+  // A second lease for the first `tokens` tokens of `from`: whole pages are shared, a last partial page is copied.
+  StatusOr<PageLease> Fork(const PageLease& from, int64_t tokens);
+
+  int pages_total() const;
+  int pages_free() const;
+  int PagesFor(int64_t tokens) const;  // rounded up
+  const KvPoolOptions& options() const;
+  size_t bytes() const;
+
+  // Where `layer` of `page` keeps K or V: [page_tokens, kv_heads, head_dim] in the store codec.
+  std::byte* K(PageIndex page, int layer);
+  std::byte* V(PageIndex page, int layer);
+
+  ~KvPool();
+
+ private:
+  friend class PageLease;
+  struct Impl;
+  explicit KvPool(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace sluice

@@ -1,0 +1,78 @@
+// The model itself on a CPU: one forward pass over an explicit batch. Prefill and decode are two shapes of the same
+// batch: a sequence brings many tokens or one. Driven by one thread, which owns the pool of compute threads.
+//
+// Determinism: a sequence's KV and logits depend on its own tokens and positions, the weights, the options and the
+// instruction set only; not on chunking, on what else is in the batch, or on the number of threads.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "common/ids.h"
+#include "common/status.h"
+#include "common/thread_pool.h"
+#include "model/checkpoint/checkpoint.h"
+#include "model/kv_pool.h"
+
+namespace sluice {
+
+struct TransformerOptions {
+  int threads = 1;                // compute threads, the caller included
+  int batch_tokens_max = 512;     // tokens of one Forward; sizes the scratch memory
+  int logit_rows_max = 64;        // rows of logits of one Forward
+  bool exact = false;             // f32 products with dequantised weights
+};
+
+enum class LogitsFor : uint8_t { kNone, kLast, kAll };
+
+// One sequence's share of a step: `tokens` at positions start_position.., whose KV goes into `pages`.
+// REQUIRES: KV of all positions before start_position is in `pages`, which have room for all of this step's.
+struct SequenceChunk {
+  absl::Span<const TokenId> tokens;
+  int64_t start_position = 0;
+  absl::Span<const PageIndex> pages;
+  LogitsFor logits = LogitsFor::kNone;
+};
+
+struct Batch {
+  std::vector<SequenceChunk> sequences;
+};
+
+// For tests: receives the residual stream after each layer, [tokens of the batch, hidden], layer -1 being the embedding
+// and layer `layers` the final norm of the rows that have logits.
+class ForwardObserver {
+ public:
+  virtual ~ForwardObserver() = default;
+  virtual void OnHidden(int layer, const float* hidden, int64_t rows) = 0;
+};
+
+class Transformer {
+ public:
+  // Loads and repacks the weights; `checkpoint` must outlive it. Progress goes to the log.
+  static StatusOr<std::unique_ptr<Transformer>> Create(const Checkpoint* checkpoint, const TransformerOptions& options);
+  ~Transformer();
+
+  // Runs the batch and returns the logits asked for, [rows, vocab], in the order of the batch; valid until the next
+  // call. InvalidArgument where the batch breaks a bound of the options or of the model's context, naming both values.
+  StatusOr<absl::Span<const float>> Forward(const Batch& batch, KvPool& kv, ForwardObserver* observer = nullptr);
+
+  const ModelConfig& config() const;
+  const TransformerOptions& options() const;
+
+  // What Create will take, before it is taken: see memory_plan.h.
+  struct Memory {
+    size_t weights_bytes = 0;  // repacked
+    size_t mapped_bytes = 0;   // used in place from the checkpoint (embedding rows, norms)
+    size_t scratch_bytes = 0;
+  };
+  static StatusOr<Memory> Plan(const Checkpoint& checkpoint, const TransformerOptions& options);
+
+ private:
+  struct Impl;
+  explicit Transformer(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace sluice
