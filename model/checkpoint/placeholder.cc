@@ -1,0 +1,1 @@
+// removed with the first source of this folder
