@@ -1,0 +1,120 @@
+#include "model/kv_pool.h"
+
+#include <cstring>
+#include <utility>
+
+namespace sluice {
+
+struct KvPool::Impl {
+  KvPoolOptions options;
+  Buffer memory;
+  size_t page_bytes = 0;
+  size_t layer_bytes = 0;             // K and V of one layer of one page
+  std::vector<int32_t> leases;        // per page: how many leases hold it
+  std::vector<PageIndex> free_pages;  // the last one given back goes first: it is the likeliest to be in a cache
+};
+
+PageLease::PageLease(PageLease&& other) noexcept
+    : pool_(std::exchange(other.pool_, nullptr)), pages_(std::exchange(other.pages_, {})) {}
+
+PageLease& PageLease::operator=(PageLease&& other) noexcept {
+  if (this != &other) {
+    Release();
+    pool_ = std::exchange(other.pool_, nullptr);
+    pages_ = std::exchange(other.pages_, {});
+  }
+  return *this;
+}
+
+PageLease::~PageLease() { Release(); }
+
+void PageLease::Release() {
+  for (const PageIndex page : pages_) {
+    if (--pool_->impl_->leases[static_cast<size_t>(page)] == 0) pool_->impl_->free_pages.push_back(page);
+  }
+  pages_.clear();
+}
+
+Status PageLease::Extend(int pages) {
+  SLUICE_CHECK(pool_ != nullptr && pages >= 0, "pages ", pages);
+  KvPool::Impl& pool = *pool_->impl_;
+  if (static_cast<size_t>(pages) > pool.free_pages.size()) {
+    return absl::ResourceExhaustedError(absl::StrCat("no room: ", pages, " KV pages needed, ", pool.free_pages.size(),
+                                                     " of ", pool.options.pages, " free"));
+  }
+  for (int i = 0; i < pages; ++i) {
+    const PageIndex page = pool.free_pages.back();
+    pool.free_pages.pop_back();
+    pool.leases[static_cast<size_t>(page)] = 1;
+    pages_.push_back(page);
+  }
+  return absl::OkStatus();
+}
+
+StatusOr<std::unique_ptr<KvPool>> KvPool::Create(const KvPoolOptions& options) {
+  const KvLayout& layout = options.layout;
+  if (options.pages <= 0 || options.page_tokens <= 0 || layout.layers <= 0 || layout.kv_heads <= 0 ||
+      layout.head_dim <= 0) {
+    return absl::InvalidArgumentError(absl::StrCat("a KV pool needs positive sizes: ", options.pages, " pages of ",
+                                                   options.page_tokens, " tokens, ", layout.layers, " layers, ",
+                                                   layout.kv_heads, " kv heads of ", layout.head_dim));
+  }
+  auto impl = std::make_unique<Impl>();
+  impl->options = options;
+  impl->layer_bytes = LayerBytes(layout, options.codec, options.page_tokens);
+  impl->page_bytes = Bytes(layout, options.codec, options.page_tokens);
+  SLUICE_ASSIGN_OR_RETURN(impl->memory,
+                          Buffer::Create(impl->page_bytes * static_cast<size_t>(options.pages), /*touch=*/true));
+  impl->leases.assign(static_cast<size_t>(options.pages), 0);
+  impl->free_pages.reserve(static_cast<size_t>(options.pages));
+  for (PageIndex page = options.pages - 1; page >= 0; --page) impl->free_pages.push_back(page);
+  return std::unique_ptr<KvPool>(new KvPool(std::move(impl)));
+}
+
+KvPool::KvPool(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+KvPool::~KvPool() {
+  SLUICE_CHECK(pages_free() == pages_total(), "a lease outlives its pool: ", pages_free(), " of ", pages_total(),
+               " pages are back");
+}
+
+StatusOr<PageLease> KvPool::Lease(int pages) {
+  PageLease lease;
+  lease.pool_ = this;
+  SLUICE_RETURN_IF_ERROR(lease.Extend(pages));
+  return lease;
+}
+
+StatusOr<PageLease> KvPool::Fork(const PageLease& from, int64_t tokens) {
+  SLUICE_CHECK(from.pool_ == this && PagesFor(tokens) <= static_cast<int>(from.pages_.size()), "tokens ", tokens);
+  const size_t whole = static_cast<size_t>(tokens / impl_->options.page_tokens);
+  const bool partial = tokens % impl_->options.page_tokens != 0;
+  SLUICE_ASSIGN_OR_RETURN(PageLease lease, Lease(partial ? 1 : 0));
+  if (partial) {
+    const size_t page_bytes = impl_->page_bytes;
+    std::memcpy(impl_->memory.data() + static_cast<size_t>(lease.pages_[0]) * page_bytes,
+                impl_->memory.data() + static_cast<size_t>(from.pages_[whole]) * page_bytes, page_bytes);
+  }
+  lease.pages_.insert(lease.pages_.begin(), from.pages_.begin(), from.pages_.begin() + static_cast<ptrdiff_t>(whole));
+  for (size_t i = 0; i < whole; ++i) ++impl_->leases[static_cast<size_t>(lease.pages_[i])];
+  return lease;
+}
+
+int KvPool::pages_total() const { return impl_->options.pages; }
+int KvPool::pages_free() const { return static_cast<int>(impl_->free_pages.size()); }
+
+int KvPool::PagesFor(int64_t tokens) const {
+  return static_cast<int>((tokens + impl_->options.page_tokens - 1) / impl_->options.page_tokens);
+}
+
+const KvPoolOptions& KvPool::options() const { return impl_->options; }
+size_t KvPool::bytes() const { return impl_->memory.size(); }
+
+std::byte* KvPool::K(PageIndex page, int layer) {
+  return impl_->memory.data() + static_cast<size_t>(page) * impl_->page_bytes +
+         static_cast<size_t>(layer) * impl_->layer_bytes;
+}
+
+std::byte* KvPool::V(PageIndex page, int layer) { return K(page, layer) + impl_->layer_bytes / 2; }
+
+}  // namespace sluice

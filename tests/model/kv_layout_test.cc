@@ -1,0 +1,82 @@
+#include "model/kv_layout.h"
+
+#include <set>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace sluice {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+// KV_METHODS section 1.2: bytes a token over all layers, 16 bits an element.
+TEST(KvLayout, BytesOfATokenAreThoseOfPublishedModels) {
+  const struct {
+    KvLayout layout;
+    size_t bytes;
+  } cases[] = {{{32, 32, 128}, 524288},  // Llama-2-7B, MHA
+               {{40, 40, 128}, 819200},  // Llama-2-13B
+               {{32, 8, 128}, 131072},   // Llama-3-8B, GQA
+               {{28, 8, 128}, 114688},   // Llama-3.2-3B
+               {{80, 8, 128}, 327680},   // Llama-3-70B
+               {{126, 8, 128}, 516096},  // Llama-3.1-405B
+               {{36, 8, 64}, 73728},     // GPT-OSS-120B
+               {{30, 3, 64}, 23040}};    // SmolLM2-135M
+  for (const auto& c : cases) {
+    EXPECT_EQ(Bytes(c.layout, KvCodec::kBf16, 1), c.bytes);
+    EXPECT_EQ(Bytes(c.layout, KvCodec::kF32, 1), 2 * c.bytes);
+    EXPECT_EQ(Bytes(c.layout, KvCodec::kBf16, 4096), 4096 * c.bytes);
+    EXPECT_EQ(LayerBytes(c.layout, KvCodec::kBf16, 16) * static_cast<size_t>(c.layout.layers), 16 * c.bytes);
+  }
+}
+
+TEST(KvLayout, ComesFromTheConfig) {
+  ModelConfig config;
+  config.layers = 30;
+  config.kv_heads = 3;
+  config.head_dim = 64;
+  config.rope.pairing = RopePairing::kInterleaved;
+  EXPECT_EQ(KvLayout::Of(config), (KvLayout{30, 3, 64, RopePairing::kInterleaved}));
+}
+
+TEST(KvLayout, CodecNamesParseAndOthersAreRefused) {
+  for (const KvCodec codec : {KvCodec::kF32, KvCodec::kBf16}) EXPECT_EQ(*ParseKvCodec(Name(codec)), codec);
+  EXPECT_THAT(std::string(ParseKvCodec("int3").status().message()), HasSubstr("int3"));
+}
+
+std::vector<proto::KvLayout> OneFieldDifferent(const proto::KvLayout& base) {
+  std::vector<proto::KvLayout> all(7, base);
+  all[0].set_layers(31);
+  all[1].set_kv_heads(9);
+  all[2].set_head_dim(128);
+  all[3].set_store_codec("f32");
+  all[4].set_rope_pairing("half");
+  all[5].set_page_tokens(32);
+  all[6].set_tensor_parallel(2);
+  return all;
+}
+
+TEST(KvLayout, HashDiffersWhereAnyFieldDiffers) {
+  const proto::KvLayout base = ToProto({30, 3, 64, RopePairing::kInterleaved}, KvCodec::kBf16, 16);
+  std::set<uint64_t> hashes = {LayoutHash(base)};
+  for (const proto::KvLayout& other : OneFieldDifferent(base)) hashes.insert(LayoutHash(other));
+  EXPECT_EQ(hashes.size(), 8u);
+  EXPECT_EQ(LayoutHash(base), LayoutHash(ToProto({30, 3, 64, RopePairing::kInterleaved}, KvCodec::kBf16, 16)));
+}
+
+TEST(KvLayout, CompareNamesTheFieldAndBothValues) {
+  const proto::KvLayout base = ToProto({30, 3, 64, RopePairing::kInterleaved}, KvCodec::kBf16, 16);
+  EXPECT_TRUE(Compare(base, base).ok());
+  for (const proto::KvLayout& other : OneFieldDifferent(base)) {
+    EXPECT_EQ(Compare(base, other).code(), absl::StatusCode::kFailedPrecondition);
+  }
+  const std::string message(Compare(base, ToProto({30, 9, 64, RopePairing::kHalf}, KvCodec::kBf16, 16)).message());
+  EXPECT_THAT(message, HasSubstr("kv_heads is 3 here and 9 there"));
+  EXPECT_THAT(message, HasSubstr("rope_pairing is interleaved here and half there"));
+  EXPECT_THAT(message, Not(HasSubstr("head_dim")));
+}
+
+}  // namespace
+}  // namespace sluice

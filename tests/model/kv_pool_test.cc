@@ -1,0 +1,153 @@
+#include "model/kv_pool.h"
+
+#include <cstring>
+#include <set>
+
+#include "common/rng.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace sluice {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr KvLayout kLayout = {3, 2, 8, RopePairing::kHalf};
+
+std::unique_ptr<KvPool> MakePool(int pages, KvCodec codec = KvCodec::kBf16) {
+  return *KvPool::Create({.layout = kLayout, .codec = codec, .page_tokens = 4, .pages = pages});
+}
+
+TEST(KvPool, LeasesDistinctPagesAndTakesThemBack) {
+  auto pool = MakePool(10);
+  {
+    PageLease a = *pool->Lease(4);
+    PageLease b = *pool->Lease(6);
+    std::set<PageIndex> pages(a.pages().begin(), a.pages().end());
+    pages.insert(b.pages().begin(), b.pages().end());
+    EXPECT_EQ(pages.size(), 10u);
+    EXPECT_EQ(pool->pages_free(), 0);
+  }
+  EXPECT_EQ(pool->pages_free(), 10);
+}
+
+TEST(KvPool, RefusesMoreThanIsFreeNamingBothNumbersAndChangesNothing) {
+  auto pool = MakePool(5);
+  PageLease a = *pool->Lease(3);
+  const Status refused = pool->Lease(3).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("3 KV pages needed, 2 of 5 free"));
+  EXPECT_EQ(a.Extend(3).code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(a.pages().size(), 3u);
+  EXPECT_EQ(pool->pages_free(), 2);
+  EXPECT_TRUE(a.Extend(2).ok());
+  EXPECT_EQ(pool->pages_free(), 0);
+}
+
+TEST(KvPool, MovedLeaseGivesBackOnce) {
+  auto pool = MakePool(4);
+  PageLease a = *pool->Lease(2);
+  PageLease b = std::move(a);
+  EXPECT_EQ(pool->pages_free(), 2);
+  b = *pool->Lease(1);
+  EXPECT_EQ(pool->pages_free(), 3);
+  b.Release();
+  b.Release();
+  EXPECT_EQ(pool->pages_free(), 4);
+}
+
+TEST(KvPool, SlotsOfAllPagesAndLayersAreDisjointAndFillTheMemory) {
+  auto pool = MakePool(3);
+  const size_t half = LayerBytes(kLayout, KvCodec::kBf16, 4) / 2;
+  PageLease lease = *pool->Lease(3);
+  std::set<std::byte*> starts;
+  for (const PageIndex page : lease.pages()) {
+    for (int layer = 0; layer < kLayout.layers; ++layer) {
+      for (std::byte* p : {pool->K(page, layer), pool->V(page, layer)}) starts.insert(p);
+    }
+  }
+  std::byte* expected = *starts.begin();
+  for (std::byte* start : starts) {
+    EXPECT_EQ(start, expected);
+    expected += half;
+  }
+  EXPECT_EQ(starts.size() * half, pool->bytes());
+}
+
+TEST(KvPool, ForkSharesWholePagesAndCopiesThePartialOne) {
+  auto pool = MakePool(8);
+  PageLease prompt = *pool->Lease(3);  // 12 slots, 10 of them used
+  std::memset(pool->K(prompt.pages()[2], 1), 0x5a, 16);
+  PageLease fork = *pool->Fork(prompt, 10);
+  ASSERT_EQ(fork.pages().size(), 3u);
+  EXPECT_EQ(fork.pages()[0], prompt.pages()[0]);
+  EXPECT_EQ(fork.pages()[1], prompt.pages()[1]);
+  EXPECT_NE(fork.pages()[2], prompt.pages()[2]);
+  EXPECT_EQ(std::memcmp(pool->K(fork.pages()[2], 1), pool->K(prompt.pages()[2], 1), 16), 0);
+  std::memset(pool->K(fork.pages()[2], 1), 0x11, 16);
+  EXPECT_EQ(*pool->K(prompt.pages()[2], 1), std::byte{0x5a});
+  EXPECT_EQ(pool->pages_free(), 8 - 4);
+}
+
+TEST(KvPool, ForkOfWholePagesTakesNoPage) {
+  auto pool = MakePool(4);
+  PageLease prompt = *pool->Lease(3);
+  PageLease fork = *pool->Fork(prompt, 8);
+  EXPECT_EQ(fork.pages().size(), 2u);
+  EXPECT_EQ(pool->pages_free(), 1);
+  prompt.Release();
+  EXPECT_EQ(pool->pages_free(), 2);  // the two shared pages stay until the fork leaves too
+  fork.Release();
+  EXPECT_EQ(pool->pages_free(), 4);
+}
+
+TEST(KvPool, ForkWithoutRoomLeavesEverythingAsItWas) {
+  auto pool = MakePool(2);
+  PageLease prompt = *pool->Lease(2);
+  EXPECT_EQ(pool->Fork(prompt, 5).status().code(), absl::StatusCode::kResourceExhausted);
+  prompt.Release();
+  EXPECT_EQ(pool->pages_free(), 2);
+}
+
+// A page is held by as many leases as a plain count says, whatever the order of leasing, forking and releasing.
+TEST(KvPool, CountsHoldOverRandomHistories) {
+  for (uint64_t seed = 0; seed < 50; ++seed) {
+    auto pool = MakePool(40);
+    Rng rng(seed);
+    std::vector<PageLease> leases;
+    for (int step = 0; step < 200; ++step) {
+      const uint64_t what = rng.Bits() % 4;
+      if (what == 0) {
+        if (auto lease = pool->Lease(static_cast<int>(rng.Bits() % 6)); lease.ok()) leases.push_back(*std::move(lease));
+      } else if (!leases.empty()) {
+        PageLease& one = leases[rng.Bits() % leases.size()];
+        const auto tokens = static_cast<int64_t>(rng.Bits() % (one.pages().size() * 4 + 1));
+        if (what == 1) {
+          if (auto fork = pool->Fork(one, tokens); fork.ok()) leases.push_back(*std::move(fork));
+        } else {
+          std::swap(one, leases.back());
+          leases.pop_back();
+        }
+      }
+      std::set<PageIndex> held;
+      for (const PageLease& lease : leases) held.insert(lease.pages().begin(), lease.pages().end());
+      ASSERT_EQ(pool->pages_free() + static_cast<int>(held.size()), 40) << "seed " << seed;
+    }
+  }
+}
+
+TEST(KvPool, RefusesSizesThatAreNotPositive) {
+  EXPECT_EQ(KvPool::Create({.layout = kLayout, .pages = 0}).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(KvPool::Create({.layout = {}, .pages = 4}).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(KvPool, PagesForRoundsUp) {
+  auto pool = MakePool(1);
+  EXPECT_EQ(pool->PagesFor(0), 0);
+  EXPECT_EQ(pool->PagesFor(1), 1);
+  EXPECT_EQ(pool->PagesFor(4), 1);
+  EXPECT_EQ(pool->PagesFor(5), 2);
+}
+
+}  // namespace
+}  // namespace sluice
