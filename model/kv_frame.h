@@ -28,17 +28,24 @@ struct KvFrameHeader {
   uint64_t payload_bytes = 0;
   RequestId request;
   ReservationId reservation;
-  Epoch epoch;            // decode's
+  Epoch epoch;        // decode's
   Tenure generation;  // of the reservation
   uint64_t layout_hash = 0;
 };
 
 inline constexpr size_t kKvFrameHeaderBytes = 80;
 
+// Bytes of a header, every number little-endian, unnamed ones zero:
+//   0 magic "SLKV" | 4 version u16 | 6 kind u8 | 7 codec u8 (1 f32, 2 bf16) | 8 layer u16 | 10 zero u16
+//   12 kept_positions u32 | 16 first_token u32 | 20 tokens u32 | 24 payload_bytes u64 | 32 request u64
+//   40 reservation u64 | 48 epoch u64 | 56 generation u64 | 64 layout_hash u64 | 72 zero u32 | 76 CRC32C u32
+
 // The header with a CRC32C over itself and `payload` in its last four bytes.
+// REQUIRES: header.payload_bytes == payload.size().
 std::string Encode(const KvFrameHeader& header, absl::Span<const std::byte> payload);
-// Checks length, magic, version, kind and codec; the CRC is checked by VerifyCrc once the payload is there.
-// InvalidArgument names the field and both values.
+// Checks length, magic, version, kind, codec, the zeros, and that the token range fits the kind: kKv frames have
+// tokens, the others have none. The CRC is checked by VerifyCrc once the payload is there. InvalidArgument names the
+// field with its value and what was expected.
 StatusOr<KvFrameHeader> DecodeKvFrameHeader(std::string_view bytes);
 // DataLoss with both CRCs where header or payload were changed.
 Status VerifyCrc(std::string_view header_bytes, absl::Span<const std::byte> payload);

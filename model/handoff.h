@@ -1,0 +1,55 @@
+// What prefill and decode say to each other around the KV bytes: the hello of a connection and the handoff record of a
+// commit. Parsed within bounds and checked whole before anything acts on them; pure functions, any thread.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "common/ids.h"
+#include "common/proto/handoff.pb.h"
+#include "common/status.h"
+#include "model/kv_layout.h"
+
+namespace sluice {
+
+inline constexpr size_t kHelloBytesMax = 4096;
+
+// A process's hello, version kKvProtocolVersion; `role` is "prefill" or "decode".
+proto::Hello MakeHello(std::string_view role, Epoch epoch, const std::string& model_hash, const proto::KvLayout& layout,
+                       KvCodec wire);
+// InvalidArgument where the bytes are too many or no hello.
+StatusOr<proto::Hello> ParseHello(std::string_view bytes);
+// OK where the two may exchange KV: protocol version, model hash, layout and wire codec are equal, and one is a prefill
+// and the other a decode. Else FailedPrecondition with every difference, each with both values.
+Status CompareHello(const proto::Hello& mine, const proto::Hello& theirs);
+
+// What a receiver knows of a request before its record comes: from the reservation and the model.
+struct HandoffExpectation {
+  RequestId request;
+  int prompt_tokens = 0;
+  int n = 1;           // choices that pages were reserved for
+  int max_tokens = 1;  // likewise, of each choice
+  int vocab_size = 0;
+};
+
+// Bytes that no record of a prompt of `prompt_tokens` tokens with `n` choices exceeds.
+size_t HandoffRecordBytesMax(int prompt_tokens, int n);
+
+// Internal (no correct sender makes one) naming the field with both values, where the record contradicts the
+// expectation or itself: ids outside the vocabulary, choices not 0..n-1, more or less than one token in one, KV missing
+// for a choice that goes on, sums that are not the parts'.
+Status Validate(const proto::HandoffRecord& record, const HandoffExpectation& expected);
+// Parses at most HandoffRecordBytesMax bytes, and validates.
+StatusOr<proto::HandoffRecord> ParseHandoffRecord(std::string_view bytes, const HandoffExpectation& expected);
+
+inline constexpr size_t kTransferResultBytesMax = 4096;
+
+// A TransferResult of `status` for a transfer; the message is cut to fit its bound.
+proto::TransferResult MakeTransferResult(RequestId request, ReservationId reservation, Tenure generation,
+                                         const Status& status);
+// InvalidArgument where the bytes are too many or no result.
+StatusOr<proto::TransferResult> ParseTransferResult(std::string_view bytes);
+Status ToStatus(const proto::TransferResult& result);
+
+}  // namespace sluice

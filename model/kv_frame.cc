@@ -1,0 +1,122 @@
+#include "model/kv_frame.h"
+
+#include <cstring>
+#include <limits>
+
+#include "common/crc32c.h"
+
+namespace sluice {
+
+namespace {
+
+constexpr uint32_t kMagic = 0x564B4C53;  // "SLKV" as bytes
+constexpr size_t kCrcOffset = 76;
+
+// Codes of codecs on the wire are fixed here, apart from the enum's order; 0 is nobody's.
+constexpr uint8_t CodecCode(KvCodec codec) { return codec == KvCodec::kF32 ? 1 : 2; }
+
+template <typename T>
+void Put(std::string& out, size_t offset, T value) {
+  for (size_t i = 0; i < sizeof(T); ++i) out[offset + i] = static_cast<char>(static_cast<uint64_t>(value) >> (8 * i));
+}
+
+template <typename T>
+T Get(std::string_view in, size_t offset) {
+  uint64_t value = 0;
+  for (size_t i = 0; i < sizeof(T); ++i)
+    value |= static_cast<uint64_t>(static_cast<uint8_t>(in[offset + i])) << (8 * i);
+  return static_cast<T>(value);
+}
+
+Status Unexpected(std::string_view field, uint64_t value, std::string_view expected) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("KV frame header: ", std::string(field), " is ", value, ", expected ", std::string(expected)));
+}
+
+Status CheckTokenRange(const KvFrameHeader& h) {
+  if (h.kind != FrameKind::kKv) {
+    if (h.tokens != 0) return Unexpected("tokens", h.tokens, "0 in a frame without KV");
+    if (h.first_token != 0) return Unexpected("first_token", h.first_token, "0 in a frame without KV");
+    if (h.layer != 0) return Unexpected("layer", h.layer, "0 in a frame without KV");
+  } else {
+    if (h.tokens == 0) return Unexpected("tokens", 0, "at least 1 in a KV frame");
+    if (h.first_token > std::numeric_limits<uint32_t>::max() - h.tokens)
+      return Unexpected("first_token", h.first_token, absl::StrCat("at most 2^32 - 1 with its ", h.tokens, " tokens"));
+    if (h.payload_bytes == 0) return Unexpected("payload_bytes", 0, "at least 1 in a KV frame");
+  }
+  // Version 1 sends every token; a policy's position list comes with the version that can place it.
+  if (h.kept_positions != 0) return Unexpected("kept_positions", h.kept_positions, "0");
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::string Encode(const KvFrameHeader& header, absl::Span<const std::byte> payload) {
+  SLUICE_CHECK(header.payload_bytes == payload.size(), "payload_bytes ", header.payload_bytes, " of ", payload.size());
+  std::string out(kKvFrameHeaderBytes, '\0');
+  Put<uint32_t>(out, 0, kMagic);
+  Put<uint16_t>(out, 4, kKvProtocolVersion);
+  Put<uint8_t>(out, 6, static_cast<uint8_t>(header.kind));
+  Put<uint8_t>(out, 7, CodecCode(header.codec));
+  Put<uint16_t>(out, 8, header.layer);
+  Put<uint32_t>(out, 12, header.kept_positions);
+  Put<uint32_t>(out, 16, header.first_token);
+  Put<uint32_t>(out, 20, header.tokens);
+  Put<uint64_t>(out, 24, header.payload_bytes);
+  Put<uint64_t>(out, 32, header.request.value);
+  Put<uint64_t>(out, 40, header.reservation.value);
+  Put<uint64_t>(out, 48, header.epoch.value);
+  Put<uint64_t>(out, 56, header.generation.value);
+  Put<uint64_t>(out, 64, header.layout_hash);
+  Put<uint32_t>(out, kCrcOffset, Crc32c(payload.data(), payload.size(), Crc32c(out.data(), kCrcOffset)));
+  return out;
+}
+
+StatusOr<KvFrameHeader> DecodeKvFrameHeader(std::string_view bytes) {
+  if (bytes.size() != kKvFrameHeaderBytes) return Unexpected("length", bytes.size(), absl::StrCat(kKvFrameHeaderBytes));
+  if (Get<uint32_t>(bytes, 0) != kMagic) return Unexpected("magic", Get<uint32_t>(bytes, 0), absl::StrCat(kMagic));
+  if (Get<uint16_t>(bytes, 4) != kKvProtocolVersion)
+    return Unexpected("version", Get<uint16_t>(bytes, 4), absl::StrCat(kKvProtocolVersion));
+
+  KvFrameHeader h;
+  const auto kind = Get<uint8_t>(bytes, 6);
+  if (kind < static_cast<uint8_t>(FrameKind::kKv) || kind > static_cast<uint8_t>(FrameKind::kAbort))
+    return Unexpected("kind", kind, "1 to 4");
+  h.kind = static_cast<FrameKind>(kind);
+  const auto codec = Get<uint8_t>(bytes, 7);
+  if (codec != CodecCode(KvCodec::kF32) && codec != CodecCode(KvCodec::kBf16))
+    return Unexpected("codec", codec, "1 (f32) or 2 (bf16)");
+  h.codec = codec == CodecCode(KvCodec::kF32) ? KvCodec::kF32 : KvCodec::kBf16;
+  if (Get<uint16_t>(bytes, 10) != 0) return Unexpected("bytes 10 to 11", Get<uint16_t>(bytes, 10), "0");
+  if (Get<uint32_t>(bytes, 72) != 0) return Unexpected("bytes 72 to 75", Get<uint32_t>(bytes, 72), "0");
+
+  h.layer = Get<uint16_t>(bytes, 8);
+  h.kept_positions = Get<uint32_t>(bytes, 12);
+  h.first_token = Get<uint32_t>(bytes, 16);
+  h.tokens = Get<uint32_t>(bytes, 20);
+  h.payload_bytes = Get<uint64_t>(bytes, 24);
+  h.request = {Get<uint64_t>(bytes, 32)};
+  h.reservation = {Get<uint64_t>(bytes, 40)};
+  h.epoch = {Get<uint64_t>(bytes, 48)};
+  h.generation = {Get<uint64_t>(bytes, 56)};
+  h.layout_hash = Get<uint64_t>(bytes, 64);
+  SLUICE_RETURN_IF_ERROR(CheckTokenRange(h));
+  return h;
+}
+
+Status VerifyCrc(std::string_view header_bytes, absl::Span<const std::byte> payload) {
+  if (header_bytes.size() != kKvFrameHeaderBytes)
+    return absl::DataLossError(
+        absl::StrCat("KV frame header of ", header_bytes.size(), " bytes, expected ", kKvFrameHeaderBytes));
+  const auto payload_bytes = Get<uint64_t>(header_bytes, 24);
+  if (payload_bytes != payload.size())
+    return absl::DataLossError(absl::StrCat("KV frame of ", payload.size(), " bytes, its header says ", payload_bytes));
+  const auto sent = Get<uint32_t>(header_bytes, kCrcOffset);
+  const uint32_t found = Crc32c(payload.data(), payload.size(), Crc32c(header_bytes.data(), kCrcOffset));
+  if (sent != found)
+    return absl::DataLossError(absl::StrCat("KV frame CRC32C: sent ", absl::Hex(sent, absl::kZeroPad8), ", found ",
+                                            absl::Hex(found, absl::kZeroPad8)));
+  return absl::OkStatus();
+}
+
+}  // namespace sluice
