@@ -17,7 +17,8 @@ struct Id {
 using RequestId = Id<struct RequestIdTag>;          // one prompt and its generation; drawn by the gateway
 using Epoch = Id<struct EpochTag>;                  // one start of one process; random, never reused
 using ReservationId = Id<struct ReservationIdTag>;  // decode's lease of pages for a request, unique within an epoch
-using Tenure = Id<struct TenureTag>;                // a reservation's generation: which holder of a reservation's ticket may still write; only grows
+using Tenure = Id<struct TenureTag>;  // a reservation's generation: which holder of a reservation's ticket may still
+                                      // write; only grows
 
 using TokenId = int32_t;
 

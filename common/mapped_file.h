@@ -25,8 +25,7 @@ class MappedFile {
   void DropResident(const void* data, size_t bytes) const;
 
  private:
-  MappedFile(std::string path, const std::byte* data, size_t size)
-      : path_(std::move(path)), data_(data), size_(size) {}
+  MappedFile(std::string path, const std::byte* data, size_t size) : path_(std::move(path)), data_(data), size_(size) {}
 
   std::string path_;
   const std::byte* data_;

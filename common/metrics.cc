@@ -20,12 +20,20 @@ const MetricRow& Metrics::Row(std::string_view name, MetricKind kind) const {
 
 prometheus::Counter& Metrics::counter(std::string_view name, const std::map<std::string, std::string>& labels) {
   const MetricRow& row = Row(name, MetricKind::kCounter);
-  return prometheus::BuildCounter().Name(std::string(row.name)).Help(std::string(row.help)).Register(*registry_).Add(labels);
+  return prometheus::BuildCounter()
+      .Name(std::string(row.name))
+      .Help(std::string(row.help))
+      .Register(*registry_)
+      .Add(labels);
 }
 
 prometheus::Gauge& Metrics::gauge(std::string_view name, const std::map<std::string, std::string>& labels) {
   const MetricRow& row = Row(name, MetricKind::kGauge);
-  return prometheus::BuildGauge().Name(std::string(row.name)).Help(std::string(row.help)).Register(*registry_).Add(labels);
+  return prometheus::BuildGauge()
+      .Name(std::string(row.name))
+      .Help(std::string(row.help))
+      .Register(*registry_)
+      .Add(labels);
 }
 
 prometheus::Histogram& Metrics::histogram(std::string_view name, const std::map<std::string, std::string>& labels) {

@@ -25,8 +25,9 @@ struct SamplingParams {
   float frequency_penalty = 0.0f;   // -2..2; times how often the token was generated
   std::vector<LogitBias> logit_bias;
 
-  uint64_t seed = 0;  // choice i of n draws from key RandomBits(seed, i); the gateway draws one where the client gave none
-  int n = 1;          // choices; 1..kMaxChoices
+  uint64_t seed =
+      0;      // choice i of n draws from key RandomBits(seed, i); the gateway draws one where the client gave none
+  int n = 1;  // choices; 1..kMaxChoices
 
   int max_tokens = 16;                    // generated tokens a choice, the first included; at least 1
   int min_tokens = 0;                     // until then no stop token is sampled and no stop string ends it

@@ -49,10 +49,10 @@ bool IsRetriable(const Status& status);
 #define SLUICE_CONCAT_(a, b) SLUICE_CONCAT_INNER_(a, b)
 
 // Debian 12's Abseil has no status macros; these carry our own prefix so that a later Abseil can replace them.
-#define SLUICE_RETURN_IF_ERROR(expr)                         \
-  do {                                                       \
-    ::absl::Status sluice_status_ = (expr);                  \
-    if (!sluice_status_.ok()) return sluice_status_;         \
+#define SLUICE_RETURN_IF_ERROR(expr)                 \
+  do {                                               \
+    ::absl::Status sluice_status_ = (expr);          \
+    if (!sluice_status_.ok()) return sluice_status_; \
   } while (false)
 
 // SLUICE_ASSIGN_OR_RETURN(auto x, F()): x is F()'s value, or the enclosing function returns F()'s status.
@@ -64,8 +64,8 @@ bool IsRetriable(const Status& status);
   lhs = *std::move(tmp)
 
 // Checks what cannot happen, in every build.
-#define SLUICE_CHECK(condition, ...)                                                                   \
-  do {                                                                                                 \
-    if (!(condition)) [[unlikely]]                                                                     \
+#define SLUICE_CHECK(condition, ...)                                                                    \
+  do {                                                                                                  \
+    if (!(condition)) [[unlikely]]                                                                      \
       ::sluice::Fatal(__FILE__, __LINE__, ::absl::StrCat("check failed: " #condition " " __VA_ARGS__)); \
   } while (false)

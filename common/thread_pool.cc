@@ -46,7 +46,7 @@ ThreadPool::~ThreadPool() {
   for (std::thread& t : workers_) t.join();
 }
 
-void ThreadPool::ParallelFor(int64_t items, const std::function<void(int64_t, int)>& body) {
+void ThreadPool::ParallelFor(int64_t items, absl::FunctionRef<void(int64_t, int)> body) {
   if (workers_.empty() || items <= 1) {
     for (int64_t i = 0; i < items; ++i) body(i, 0);
     return;

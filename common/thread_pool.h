@@ -4,10 +4,11 @@
 
 #include <atomic>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <thread>
 #include <vector>
+
+#include "absl/functional/function_ref.h"
 
 namespace sluice {
 
@@ -23,7 +24,7 @@ class ThreadPool {
 
   // Calls body(item, thread) for every item in [0, items), each once, on any of the threads (thread < threads());
   // returns when all are done. Items are handed out one at a time, in order. Not reentrant.
-  void ParallelFor(int64_t items, const std::function<void(int64_t item, int thread)>& body);
+  void ParallelFor(int64_t items, absl::FunctionRef<void(int64_t item, int thread)> body);
 
  private:
   void WorkerLoop(int thread);
@@ -33,7 +34,7 @@ class ThreadPool {
   // One region at a time: its number, what to run, how many items are claimed, how many workers are still inside.
   std::atomic<uint32_t> region_{0};
   std::atomic<bool> stop_{false};
-  const std::function<void(int64_t, int)>* body_ = nullptr;
+  const absl::FunctionRef<void(int64_t, int)>* body_ = nullptr;
   int64_t items_ = 0;
   alignas(64) std::atomic<int64_t> next_item_{0};
   alignas(64) std::atomic<uint32_t> busy_{0};
