@@ -15,8 +15,9 @@ std::string_view Name(Isa isa);  // "portable", "avx2", "avx512": what SLUICE_CP
 // All that this machine can run, slowest first. Tests run every kernel on each.
 std::vector<Isa> SupportedIsas();
 
-// Chooses for the whole process; read by every kernel call. InvalidArgument where the name is unknown, FailedPrecondition
-// where the machine lacks the instructions (both name what there is). Not thread-safe: called at start-up and by tests.
+// Chooses for the whole process; read by every kernel call. InvalidArgument where the name is unknown,
+// FailedPrecondition where the machine lacks the instructions (both name what there is). Not thread-safe: called at
+// start-up and by tests.
 Status SetIsa(Isa isa);
 Status SetIsaFromEnvironment();  // SLUICE_CPU; unset or empty is the best supported
 

@@ -1,10 +1,11 @@
 // y = x W^T for weights that stay quantised: the products that a transformer spends its time on.
 //
-// Weights are repacked once into tiles whose lanes are output rows, so that no kernel sums across lanes. Activations are
-// rounded to 8 bits per block of 32 for quantised weights (as llama.cpp and others do), or kept in f32 (`exact`).
+// Weights are repacked once into tiles whose lanes are output rows, so that no kernel sums across lanes. Activations
+// are rounded to 8 bits per block of 32 for quantised weights (as llama.cpp and others do), or kept in f32 (float
+// weights, and any weights packed with `exact`).
 //
-// Determinism: y[t][r] depends only on row t of x, row r of W and the instruction set, not on how many tokens or threads
-// share the call: the sum over columns runs in one order that the packing fixes.
+// Determinism: y[t][r] depends only on row t of x, row r of W and the instruction set, not on how many tokens or
+// threads share the call: the sum over columns runs in one order that the packing fixes.
 #pragma once
 
 #include <cstdint>
@@ -17,15 +18,15 @@
 namespace sluice {
 
 struct PackOptions {
-  bool exact = false;  // products in f32 with dequantised weights; for comparisons, several times slower
+  bool exact = false;  // products in f32 with dequantised weights; for comparisons, several times slower and larger
 };
 
 // Move-only; owns the repacked weights.
 class PackedMatrix {
  public:
   PackedMatrix() = default;
-  // Packs for the active instruction set. REQUIRES: w.cols is a multiple of 32 where w is quantised.
-  // ResourceExhausted where memory is refused.
+  // Packs for the active instruction set, which must still be active when it is used. REQUIRES: w.cols is a multiple of
+  // 32 where w is quantised. ResourceExhausted where memory is refused.
   static StatusOr<PackedMatrix> Pack(const ConstMatrixView& w, const PackOptions& options, ThreadPool& pool);
   // What Pack will take; the memory plan counts with it.
   static size_t PackedBytes(DType type, int64_t rows, int64_t cols, const PackOptions& options);
@@ -33,19 +34,22 @@ class PackedMatrix {
   int64_t rows() const { return rows_; }  // outputs
   int64_t cols() const { return cols_; }  // inputs
   size_t bytes() const { return data_.size(); }
+  // Of the packed weights: quantised ones packed with `exact` have become kF32.
   DType type() const { return type_; }
-  bool exact() const { return exact_; }
-  int format() const { return format_; }  // index into the packing formats of matmul_formats.h
+  int tile_rows() const { return tile_rows_; }
+  // Whether its products read activations rounded to 8 bits; otherwise they read f32.
+  bool rounds_activations() const { return Traits(type_).block_elements > 1; }
   const Buffer& data() const { return data_; }
 
  private:
-  Buffer data_;
+  Buffer data_;  // [tiles][TileBytes]: matmul_formats.h
   int64_t rows_ = 0;
   int64_t cols_ = 0;
   DType type_ = DType::kF32;
-  bool exact_ = false;
-  int format_ = 0;
+  int tile_rows_ = 0;
 };
+
+struct RoundedBlock;  // matmul_kernels.h
 
 // Activations of some tokens, rounded once and used by every product over the same input. Reused from step to step;
 // allocated for its largest size at start-up.
@@ -54,9 +58,14 @@ class Activations {
   static StatusOr<Activations> Create(int64_t tokens_max, int64_t cols_max);
   static size_t Bytes(int64_t tokens_max, int64_t cols_max);
 
-  // Takes x, [tokens, cols] f32, rows `stride` floats apart. With `exact`, keeps a pointer to x and rounds nothing:
-  // x must then outlive the products.
+  // Takes x, [tokens, cols] f32, rows `stride` floats apart; x must outlive the products. With `exact` nothing is
+  // rounded, and only products that read f32 may follow.
   void Set(const float* x, int64_t tokens, int64_t cols, int64_t stride, bool exact, ThreadPool& pool);
+
+  // The same in two halves, for a caller that rounds each row in the parallel region which computes it: Begin, then
+  // RoundRow once for each token, on any threads (not needed where only f32 is read).
+  void Begin(const float* x, int64_t tokens, int64_t cols, int64_t stride);
+  void RoundRow(int64_t token);
 
   int64_t tokens() const { return tokens_; }
   int64_t cols() const { return cols_; }
@@ -64,18 +73,32 @@ class Activations {
   // The kernels' view of it.
   const float* f32() const { return f32_; }
   int64_t f32_stride() const { return f32_stride_; }
-  const Buffer& quantised() const { return quantised_; }
+  const RoundedBlock* rounded() const { return rounded_.as<RoundedBlock>(); }  // [tokens][ceil(cols / 32)]
 
  private:
-  Buffer quantised_;
+  Buffer rounded_;
   const float* f32_ = nullptr;
   int64_t f32_stride_ = 0;
   int64_t tokens_ = 0;
   int64_t cols_ = 0;
 };
 
-// y[t][r] = sum_c x[t][c] W[r][c] (+ y[t][r] with `accumulate`: the residual stream), rows of y `y_stride` floats apart.
-// REQUIRES: x.cols() == w.cols().
-void Matmul(const PackedMatrix& w, const Activations& x, float* y, int64_t y_stride, bool accumulate, ThreadPool& pool);
+// y[t][r] = sum_c x[t][c] W[r][c] (+ y[t][r] with `accumulate`: the residual stream), rows of y `y_stride` floats
+// apart.
+struct MatmulJob {
+  const PackedMatrix* w = nullptr;
+  float* y = nullptr;
+  int64_t y_stride = 0;
+  bool accumulate = false;
+};
+
+// Several products over the same activations in one parallel region. REQUIRES: x.cols() == w.cols() for each.
+void MatmulGroup(absl::Span<const MatmulJob> jobs, const Activations& x, ThreadPool& pool);
+
+inline void Matmul(const PackedMatrix& w, const Activations& x, float* y, int64_t y_stride, bool accumulate,
+                   ThreadPool& pool) {
+  const MatmulJob job = {&w, y, y_stride, accumulate};
+  MatmulGroup({&job, 1}, x, pool);
+}
 
 }  // namespace sluice

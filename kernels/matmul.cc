@@ -1,0 +1,138 @@
+#include "kernels/matmul.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "kernels/dequantize.h"
+#include "kernels/isa.h"
+#include "kernels/matmul_formats.h"
+#include "kernels/matmul_kernels.h"
+#include "kernels/matmul_split.h"
+
+namespace sluice {
+
+namespace {
+
+const MatmulKernels& Kernels() { return kMatmulPortable; }
+
+ProductFunction FunctionFor(const MatmulKernels& kernels, DType type) {
+  const ProductFunction functions[] = {kernels.f32,  kernels.f16,  kernels.bf16, kernels.q8_0, kernels.q4_0,
+                                       kernels.q4_1, kernels.q4_k, kernels.q5_k, kernels.q6_k};
+  return functions[static_cast<int>(type)];
+}
+
+DType PackedType(DType type, const PackOptions& options) {
+  return options.exact && Traits(type).block_elements > 1 ? DType::kF32 : type;
+}
+
+int64_t Tiles(int64_t rows, int tile_rows) { return (rows + tile_rows - 1) / tile_rows; }
+
+int64_t Blocks(int64_t cols) { return (cols + 31) / 32; }
+
+// A quantised tile dequantised to f32, then packed as such.
+void PackExactTile(const ConstMatrixView& w, int64_t tile, int tile_rows, uint8_t* out) {
+  const int64_t begin = tile * tile_rows;
+  const int64_t rows = std::min<int64_t>(tile_rows, w.rows - begin);
+  std::vector<float> values(static_cast<size_t>(rows * w.cols));
+  for (int64_t r = 0; r < rows; ++r) DequantizeRow(w.type, w.row(begin + r), w.cols, values.data() + r * w.cols);
+  const ConstMatrixView dequantised = {values.data(), DType::kF32, rows, w.cols,
+                                       static_cast<size_t>(w.cols) * sizeof(float)};
+  PackTile(dequantised, 0, tile_rows, out);
+}
+
+}  // namespace
+
+size_t PackedMatrix::PackedBytes(DType type, int64_t rows, int64_t cols, const PackOptions& options) {
+  const int tile_rows = Kernels().tile_rows;
+  return static_cast<size_t>(Tiles(rows, tile_rows)) * TileBytes(PackedType(type, options), cols, tile_rows);
+}
+
+StatusOr<PackedMatrix> PackedMatrix::Pack(const ConstMatrixView& w, const PackOptions& options, ThreadPool& pool) {
+  SLUICE_CHECK(w.cols % Traits(w.type).block_elements == 0, "cols ", w.cols);
+  PackedMatrix packed;
+  packed.rows_ = w.rows;
+  packed.cols_ = w.cols;
+  packed.type_ = PackedType(w.type, options);
+  packed.tile_rows_ = Kernels().tile_rows;
+  SLUICE_ASSIGN_OR_RETURN(packed.data_, Buffer::Create(PackedBytes(w.type, w.rows, w.cols, options)));
+  const size_t tile_bytes = TileBytes(packed.type_, w.cols, packed.tile_rows_);
+  pool.ParallelFor(Tiles(w.rows, packed.tile_rows_), [&](int64_t tile, int) {
+    uint8_t* out = packed.data_.as<uint8_t>() + static_cast<size_t>(tile) * tile_bytes;
+    const auto pack = packed.type_ == w.type ? PackTile : PackExactTile;
+    pack(w, tile, packed.tile_rows_, out);
+  });
+  return packed;
+}
+
+size_t Activations::Bytes(int64_t tokens_max, int64_t cols_max) {
+  return static_cast<size_t>(tokens_max * Blocks(cols_max)) * sizeof(RoundedBlock);
+}
+
+StatusOr<Activations> Activations::Create(int64_t tokens_max, int64_t cols_max) {
+  Activations activations;
+  SLUICE_ASSIGN_OR_RETURN(activations.rounded_, Buffer::Create(Bytes(tokens_max, cols_max), /*touch=*/true));
+  return activations;
+}
+
+void Activations::Begin(const float* x, int64_t tokens, int64_t cols, int64_t stride) {
+  SLUICE_CHECK(Bytes(tokens, cols) <= rounded_.size(), "tokens ", tokens, " cols ", cols);
+  f32_ = x;
+  f32_stride_ = stride;
+  tokens_ = tokens;
+  cols_ = cols;
+}
+
+void Activations::RoundRow(int64_t token) {
+  Kernels().round_row(f32_ + token * f32_stride_, cols_, rounded_.as<RoundedBlock>() + token * Blocks(cols_));
+}
+
+void Activations::Set(const float* x, int64_t tokens, int64_t cols, int64_t stride, bool exact, ThreadPool& pool) {
+  Begin(x, tokens, cols, stride);
+  if (exact) return;
+  const int64_t rows_per_item = RoundRowsPerItem(tokens, cols, pool.threads());
+  pool.ParallelFor((tokens + rows_per_item - 1) / rows_per_item, [&](int64_t item, int) {
+    const int64_t end = std::min(tokens, (item + 1) * rows_per_item);
+    for (int64_t t = item * rows_per_item; t < end; ++t) RoundRow(t);
+  });
+}
+
+void MatmulGroup(absl::Span<const MatmulJob> jobs, const Activations& x, ThreadPool& pool) {
+  const MatmulKernels& kernels = Kernels();
+  int64_t tiles = 0;
+  for (const MatmulJob& job : jobs) {
+    SLUICE_CHECK(job.w->cols() == x.cols(), "w ", job.w->cols(), " x ", x.cols());
+    SLUICE_CHECK(job.w->tile_rows() == kernels.tile_rows, "packed for another instruction set");
+    tiles += Tiles(job.w->rows(), kernels.tile_rows);
+  }
+  const MatmulSplit split = SplitMatmul(tiles, x.tokens(), pool.threads());
+  // Items of the same tokens follow each other, so that those activations stay in the caches of all threads.
+  pool.ParallelFor(split.tile_parts * split.token_parts, [&](int64_t item, int) {
+    const int64_t token_begin = item / split.tile_parts * split.tokens_per_part;
+    const int64_t token_end = std::min(x.tokens(), token_begin + split.tokens_per_part);
+    const int64_t tile_begin = item % split.tile_parts * split.tiles_per_part;
+    const int64_t tile_end = std::min(tiles, tile_begin + split.tiles_per_part);
+    int64_t first = 0;
+    for (const MatmulJob& job : jobs) {
+      const int64_t last = first + Tiles(job.w->rows(), kernels.tile_rows);
+      const ProductRange range = {std::max(tile_begin, first) - first, std::min(tile_end, last) - first, token_begin,
+                                  token_end};
+      if (range.tile_begin < range.tile_end) {
+        const ProductArgs args = {job.w->data().as<uint8_t>(),
+                                  TileBytes(job.w->type(), job.w->cols(), kernels.tile_rows),
+                                  job.w->rows(),
+                                  job.w->cols(),
+                                  x.rounded(),
+                                  Blocks(x.cols()),
+                                  x.f32(),
+                                  x.f32_stride(),
+                                  job.y,
+                                  job.y_stride,
+                                  job.accumulate};
+        FunctionFor(kernels, job.w->type())(args, range);
+      }
+      first = last;
+    }
+  });
+}
+
+}  // namespace sluice
