@@ -1,0 +1,29 @@
+#include "transport/backends.h"
+
+#include "absl/strings/str_join.h"
+#include "transport/loopback.h"
+
+namespace sluice {
+
+namespace {
+
+constexpr TransportBackend kBackends[] = {
+    {.name = "loopback", .crosses_processes = false, .peers_can_be_silent = false, .create = CreateLoopbackTransport},
+};
+
+}  // namespace
+
+absl::Span<const TransportBackend> TransportBackends() { return kBackends; }
+
+StatusOr<std::unique_ptr<Transport>> CreateTransport(std::string_view backend, const TransportOptions& options,
+                                                     Receiver* receiver) {
+  SLUICE_RETURN_IF_ERROR(WithContext(options.Validate(), "transport options"));
+  for (const TransportBackend& candidate : kBackends) {
+    if (candidate.name == backend) return candidate.create(options, receiver);
+  }
+  auto append_name = [](std::string* out, const TransportBackend& b) { out->append(b.name); };
+  return absl::NotFoundError(absl::StrCat("no transport is named \"", std::string(backend),
+                                          "\"; there are: ", absl::StrJoin(kBackends, ", ", append_name)));
+}
+
+}  // namespace sluice
