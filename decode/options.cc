@@ -1,0 +1,44 @@
+#include "decode/options.h"
+
+#include <vector>
+
+#include "absl/strings/str_join.h"
+#include "model/kv_layout.h"
+
+namespace sluice {
+
+Status DecodeOptions::Validate() const {
+  std::vector<std::string> problems;
+  const auto at_least = [&problems](absl::string_view field, int64_t value, int64_t low) {
+    if (value < low) problems.push_back(absl::StrCat(field, " is ", value, ", must be at least ", low));
+  };
+  const auto not_empty = [&problems](absl::string_view field, const std::string& value) {
+    if (value.empty()) problems.push_back(absl::StrCat(field, " is empty"));
+  };
+  not_empty("model_path", model_path);
+  not_empty("listen", listen);
+  not_empty("kv_listen", kv_listen);
+  not_empty("metrics_listen", metrics_listen);
+  if (kv_listen.rfind("0.0.0.0:", 0) == 0 && kv_advertise_host.empty()) {
+    problems.push_back("kv_listen is 0.0.0.0, which nobody can connect to: kv_advertise_host must say where it is");
+  }
+  at_least("threads", threads, 1);
+  at_least("kv_memory_bytes", kv_memory_bytes, 1);
+  at_least("page_tokens", page_tokens, 1);
+  if (const auto codec = ParseKvCodec(kv_store); !codec.ok()) {
+    problems.push_back(absl::StrCat("kv_store: ", codec.status().message()));
+  }
+  at_least("batch_tokens_max", batch_tokens_max, 1);
+  at_least("sequences_max", sequences_max, batch_tokens_max);
+  at_least("requests_max", requests_max, 1);
+  at_least("staging_bytes", staging_bytes, int64_t{1} << 16);
+  at_least("mailbox_messages_max", mailbox_messages_max, 1);
+  at_least("stream_tokens_max", stream_tokens_max, 1);
+  at_least("lease_ms", lease_ms, 1);
+  at_least("queue_wait_ms", queue_wait_ms, lease_ms);
+  at_least("drain_ms", drain_ms, 0);
+  if (problems.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrJoin(problems, "; "));
+}
+
+}  // namespace sluice

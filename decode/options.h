@@ -1,0 +1,43 @@
+// What a decode process can be told. Only the command line knows flags; it fills this struct.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "common/status.h"
+
+namespace sluice {
+
+struct DecodeOptions {
+  std::string model_path;                      // GGUF file or Hugging Face folder
+  std::string listen = "127.0.0.1:0";          // gRPC, "host:port"; port 0 picks one
+  std::string kv_listen = "127.0.0.1:0";       // where KV arrives; peers are told this address, so it must be reachable
+  std::string metrics_listen = "127.0.0.1:0";  // Prometheus scrapes here
+  std::string kv_advertise_host;  // what peers are told instead of kv_listen's host, where that is no address
+                                  // to connect to, such as 0.0.0.0; empty: kv_listen's host
+  std::string cluster_key;        // authenticates tickets; at most one of these two, else the
+  std::string cluster_key_file;   // environment's SLUICE_CLUSTER_KEY
+  int announce_fd = -1;           // gets one JSON line when everything listens; -1: none
+
+  int threads = 1;                             // compute threads, the engine thread included
+  bool exact = false;                          // f32 products with dequantised weights: slower, for comparisons
+  int64_t kv_memory_bytes = int64_t{1} << 30;  // all KV, taken and touched at start-up
+  int page_tokens = 16;                        // slots of a KV page; must be equal on both sides
+  std::string kv_store = "bf16";               // "bf16" or "f32"; f32 doubles the bytes a token
+  int batch_tokens_max = 64;                   // sequences of one step, each with one token; sizes the scratch memory
+  int sequences_max = 1024;                    // admitted sequences; those beyond a step's limit take turns
+  int requests_max = 1024;                     // reservations held at once, whatever their size
+  int64_t staging_bytes = int64_t{64} << 20;   // KV that has arrived and is not in its pages yet
+  int mailbox_messages_max = 4096;             // control messages waiting for the engine thread; beyond it: refused
+  int stream_tokens_max = 256;                 // tokens a choice is ahead of a slow reader; then it pauses
+
+  int64_t lease_ms = 10'000;       // a reservation without any sign of life
+  int64_t queue_wait_ms = 60'000;  // the same while its reader listens and prefill has yet to begin
+  int64_t drain_ms = 10'000;       // after SIGTERM, for what runs
+
+  // InvalidArgument with every problem at once.
+  Status Validate() const;
+};
+
+}  // namespace sluice

@@ -1,0 +1,240 @@
+#include "decode/reservations.h"
+
+#include <algorithm>
+
+#include "common/rng.h"
+
+namespace sluice::decode {
+
+std::string_view Name(ReservationState state) {
+  switch (state) {
+    case ReservationState::kArmed:
+      return "armed";
+    case ReservationState::kReceiving:
+      return "receiving";
+    case ReservationState::kBroken:
+      return "broken";
+    case ReservationState::kRunning:
+      return "running";
+    case ReservationState::kEnded:
+      return "ended";
+  }
+  return "";
+}
+
+std::optional<ReservationState> Next(ReservationState from, ReservationEvent event) {
+  using S = ReservationState;
+  using E = ReservationEvent;
+  if (from == S::kEnded) return std::nullopt;
+  if (event == E::kRelease || event == E::kExpire) return S::kEnded;  // do give the pages back, end the stream
+  switch (from) {
+    case S::kArmed:
+      if (event == E::kFrame) return S::kReceiving;        // do renew
+      if (event == E::kCommit) return S::kRunning;         // do start its sequences (a commit without KV)
+      if (event == E::kTransferFailed) return S::kBroken;  // do drop what comes of this tenure
+      if (event == E::kRearm) return S::kArmed;            // do begin a tenure, renew
+      return std::nullopt;
+    case S::kReceiving:
+      if (event == E::kFrame) return S::kReceiving;        // do renew
+      if (event == E::kCommit) return S::kRunning;         // do start its sequences
+      if (event == E::kTransferFailed) return S::kBroken;  // do drop what comes of this tenure
+      if (event == E::kRearm) return S::kArmed;            // do begin a tenure, renew
+      return std::nullopt;
+    case S::kBroken:
+      if (event == E::kRearm) return S::kArmed;  // do begin a tenure, renew
+      return std::nullopt;
+    case S::kRunning:
+      if (event == E::kFinish) return S::kEnded;  // do give the pages back
+      return std::nullopt;
+    case S::kEnded:
+      return std::nullopt;
+  }
+  return std::nullopt;
+}
+
+namespace {
+int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+int64_t SlotsOfAChoice(const PageDemand& demand) { return demand.prompt_tokens + demand.max_tokens - 1; }
+
+int64_t PagesOfAChoice(const PageDemand& demand, int page_tokens) {
+  return CeilDiv(SlotsOfAChoice(demand), page_tokens);
+}
+
+int64_t UnsharedPagesOfAChoice(const PageDemand& demand, int page_tokens) {
+  return PagesOfAChoice(demand, page_tokens) - demand.prompt_tokens / page_tokens;
+}
+}  // namespace
+
+int64_t PagesNeeded(const PageDemand& demand, int page_tokens) {
+  return PagesOfAChoice(demand, page_tokens) + (demand.choices - 1) * UnsharedPagesOfAChoice(demand, page_tokens);
+}
+
+Reservations::Reservations(KvPool* pool, Epoch epoch, const ReservationsOptions& options)
+    : pool_(pool), epoch_(epoch), options_(options) {}
+
+// Life of a request, step 3: decode leases the pages that the request can need at most and promises them by a ticket.
+StatusOr<std::variant<const Reservation*, NoRoom>> Reservations::Reserve(absl::Time now, RequestId request,
+                                                                         const PageDemand& demand,
+                                                                         absl::Time request_deadline) {
+  SLUICE_CHECK(demand.prompt_tokens > 0 && demand.max_tokens > 0 && demand.choices > 0);
+  const int page_tokens = pool_->options().page_tokens;
+  const int64_t needed = PagesNeeded(demand, page_tokens);
+  if (needed > pool_->pages_total()) {
+    return absl::OutOfRangeError(absl::StrCat("the request needs ", needed, " KV pages of ", page_tokens,
+                                              " tokens, this worker has ", pool_->pages_total(), " in all"));
+  }
+  if (static_cast<int>(by_id_.size()) >= options_.reservations_max) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(by_id_.size(), " reservations are held, the limit is ", options_.reservations_max));
+  }
+  if (needed > pool_->pages_free()) {
+    // Pages come back when requests end; a deadline is the latest time of that, and a second is soon enough to look.
+    const absl::Duration wait = std::clamp(NextDeadline() - now, absl::Milliseconds(50), absl::Seconds(1));
+    return NoRoom{needed, pool_->pages_free(), pool_->pages_total(), wait};
+  }
+  Reservation reservation;
+  reservation.id = ReservationId{RandomBits(options_.id_key, ids_drawn_++)};
+  reservation.request = request;
+  reservation.demand = demand;
+  reservation.request_deadline = request_deadline;
+  const int first_pages = static_cast<int>(PagesOfAChoice(demand, page_tokens));
+  SLUICE_ASSIGN_OR_RETURN(PageLease first, pool_->Lease(first_pages));
+  reservation.choices.push_back(std::move(first));
+  SLUICE_ASSIGN_OR_RETURN(reservation.spare, pool_->Lease(static_cast<int>(needed) - first_pages));
+  const auto [it, inserted] = by_id_.emplace(reservation.id, std::move(reservation));
+  SLUICE_CHECK(inserted, "a reservation id was drawn twice");
+  Renew(now, it->second);
+  return &it->second;
+}
+
+StatusOr<const Reservation*> Reservations::Rearm(absl::Time now, Epoch epoch, ReservationId id) {
+  SLUICE_ASSIGN_OR_RETURN(Reservation * reservation, FindForGateway(epoch, id));
+  const auto next = Next(reservation->state, ReservationEvent::kRearm);
+  if (!next) return absl::FailedPreconditionError("the reservation runs already");
+  reservation->state = *next;
+  ++reservation->tenure.value;
+  Renew(now, *reservation);
+  return reservation;
+}
+
+Status Reservations::Attach(absl::Time now, Epoch epoch, ReservationId id) {
+  SLUICE_ASSIGN_OR_RETURN(Reservation * reservation, FindForGateway(epoch, id));
+  if (reservation->attached) return absl::FailedPreconditionError("the reservation's tokens have a reader already");
+  reservation->attached = true;
+  Renew(now, *reservation);
+  return absl::OkStatus();
+}
+
+bool Reservations::Release(Epoch epoch, ReservationId id) {
+  const StatusOr<Reservation*> reservation = FindForGateway(epoch, id);
+  if (!reservation.ok()) return false;
+  End(**reservation, ReservationEvent::kRelease);
+  return true;
+}
+
+bool Reservations::OnFrame(absl::Time now, ReservationId id, Tenure tenure) {
+  return Apply(now, id, tenure, ReservationEvent::kFrame);
+}
+
+bool Reservations::OnCommit(absl::Time now, ReservationId id, Tenure tenure) {
+  return Apply(now, id, tenure, ReservationEvent::kCommit);
+}
+
+bool Reservations::OnTransferFailed(absl::Time now, ReservationId id, Tenure tenure) {
+  return Apply(now, id, tenure, ReservationEvent::kTransferFailed);
+}
+
+bool Reservations::OnFinish(ReservationId id) {
+  const auto it = by_id_.find(id);
+  if (it == by_id_.end() || !Next(it->second.state, ReservationEvent::kFinish)) return false;
+  End(it->second, ReservationEvent::kFinish);
+  return true;
+}
+
+Status Reservations::ForkChoices(ReservationId id) {
+  const auto it = by_id_.find(id);
+  SLUICE_CHECK(it != by_id_.end() && it->second.choices.size() == 1);
+  Reservation& reservation = it->second;
+  const int page_tokens = pool_->options().page_tokens;
+  // The spare pages go back and are taken again below by the same thread, so nobody else can get at them.
+  reservation.spare.Release();
+  while (static_cast<int>(reservation.choices.size()) < reservation.demand.choices) {
+    SLUICE_ASSIGN_OR_RETURN(PageLease fork, pool_->Fork(reservation.choices[0], reservation.demand.prompt_tokens));
+    const int pages = static_cast<int>(PagesOfAChoice(reservation.demand, page_tokens));
+    SLUICE_RETURN_IF_ERROR(fork.Extend(pages - static_cast<int>(fork.pages().size())));
+    reservation.choices.push_back(std::move(fork));
+  }
+  return absl::OkStatus();
+}
+
+void Reservations::ReleaseChoice(ReservationId id, int choice) {
+  const auto it = by_id_.find(id);
+  SLUICE_CHECK(it != by_id_.end());
+  // Choices that never got pages of their own (all ended before a fork) have nothing to give.
+  if (choice < static_cast<int>(it->second.choices.size())) it->second.choices[static_cast<size_t>(choice)].Release();
+}
+
+const Reservation* Reservations::Find(ReservationId id) const {
+  const auto it = by_id_.find(id);
+  return it == by_id_.end() ? nullptr : &it->second;
+}
+
+std::vector<Reservations::Expired> Reservations::Expire(absl::Time now) {
+  std::vector<Expired> expired;
+  while (!by_deadline_.empty() && by_deadline_.begin()->first <= now) {
+    Reservation& reservation = by_id_.at(by_deadline_.begin()->second);
+    expired.push_back({reservation.id, reservation.state, reservation.request_deadline <= now});
+    End(reservation, ReservationEvent::kExpire);
+  }
+  return expired;
+}
+
+absl::Time Reservations::NextDeadline() const {
+  return by_deadline_.empty() ? absl::InfiniteFuture() : by_deadline_.begin()->first;
+}
+
+std::vector<ReservationId> Reservations::ids() const {
+  std::vector<ReservationId> ids;
+  for (const auto& [deadline, id] : by_deadline_) ids.push_back(id);
+  return ids;
+}
+
+StatusOr<Reservation*> Reservations::FindForGateway(Epoch epoch, ReservationId id) {
+  if (epoch != epoch_) {
+    return absl::AbortedError(
+        absl::StrCat("the reservation is of epoch ", epoch.value, ", this process is epoch ", epoch_.value));
+  }
+  const auto it = by_id_.find(id);
+  if (it == by_id_.end()) return absl::AbortedError("the reservation expired, ended or was released");
+  return &it->second;
+}
+
+bool Reservations::Apply(absl::Time now, ReservationId id, Tenure tenure, ReservationEvent event) {
+  const auto it = by_id_.find(id);
+  if (it == by_id_.end() || it->second.tenure != tenure) return false;
+  const auto next = Next(it->second.state, event);
+  if (!next) return false;
+  it->second.state = *next;
+  Renew(now, it->second);
+  return true;
+}
+
+void Reservations::Renew(absl::Time now, Reservation& reservation) {
+  by_deadline_.erase({reservation.deadline, reservation.id});
+  absl::Time deadline = now + options_.lease;
+  if (reservation.attached && reservation.state == ReservationState::kArmed) deadline = now + options_.queue_wait_max;
+  // A request that runs and is listened to has nothing left to prove before its own deadline.
+  if (reservation.attached && reservation.state == ReservationState::kRunning) deadline = absl::InfiniteFuture();
+  reservation.deadline = std::min(deadline, reservation.request_deadline);
+  by_deadline_.emplace(reservation.deadline, reservation.id);
+}
+
+void Reservations::End(Reservation& reservation, ReservationEvent event) {
+  const auto next = Next(reservation.state, event);
+  SLUICE_CHECK(next == ReservationState::kEnded);
+  by_deadline_.erase({reservation.deadline, reservation.id});
+  by_id_.erase(reservation.id);  // the leases fall here
+}
+
+}  // namespace sluice::decode

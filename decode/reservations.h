@@ -1,0 +1,146 @@
+// Decode's promises of memory: which reservation holds which pages, for whom, until when. A reservation leases pages
+// for the worst case of its request before prefill begins, so that a request that runs never runs out of them. A pure
+// data structure: no clock, no thread, no I/O; the engine thread owns it and passes the time in.
+//
+// Words: the *tenure* of a reservation is its generation: which holder of a ticket may write. Rearm begins a new one,
+// and what the former holder still sends is told by its number and dropped. The *epoch* is this process's incarnation.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "common/ids.h"
+#include "common/status.h"
+#include "model/kv_pool.h"
+
+namespace sluice::decode {
+
+enum class ReservationState : uint8_t {
+  kArmed,      // pages are leased, a ticket is out, nothing has come
+  kReceiving,  // verified frames come
+  kBroken,     // its transfer failed; waits for another prefill or for its release
+  kRunning,    // committed: its sequences decode
+  kEnded,      // pages are back; the reservation is forgotten
+};
+enum class ReservationEvent : uint8_t {
+  kFrame,           // a frame of the present tenure was verified
+  kCommit,          // the transfer is complete
+  kTransferFailed,  // the transfer of the present tenure failed
+  kRearm,           // the gateway gives it to another prefill
+  kFinish,          // every choice has ended
+  kRelease,         // the gateway or the client is no longer interested, or decode gives up on it
+  kExpire,          // the deadline passed
+};
+inline constexpr int kReservationStates = 5;
+inline constexpr int kReservationEvents = 7;
+std::string_view Name(ReservationState state);
+
+// The lifecycle's table. Nothing where the event does not act on a reservation in that state.
+std::optional<ReservationState> Next(ReservationState from, ReservationEvent event);
+
+// What a request may need at most.
+struct PageDemand {
+  int64_t prompt_tokens = 0;
+  int64_t max_tokens = 0;  // generated tokens a choice, the first included; already clipped to the context
+  int choices = 1;
+};
+// Pages of a worst case: all of choice 0, and what the other choices cannot share with it. The last generated token is
+// never fed back, so its KV needs no slot.
+int64_t PagesNeeded(const PageDemand& demand, int page_tokens);
+
+struct Reservation {
+  ReservationId id;
+  RequestId request;
+  Tenure tenure{1};
+  ReservationState state = ReservationState::kArmed;
+  PageDemand demand;
+  bool attached = false;        // somebody listens to its tokens
+  absl::Time deadline;          // of the reservation; moves with every sign of life
+  absl::Time request_deadline;  // never moves; `deadline` is never past it
+  // Page tables of the choices. Until ForkChoices there is one, and `spare` keeps room for the others.
+  std::vector<PageLease> choices;
+  PageLease spare;
+};
+
+struct NoRoom {
+  int64_t pages_needed = 0;
+  int pages_free = 0;
+  int pages_total = 0;
+  absl::Duration retry_after;
+};
+
+struct ReservationsOptions {
+  absl::Duration lease;           // without a sign of life
+  absl::Duration queue_wait_max;  // likewise, while attached and before the first frame
+  int reservations_max = 0;
+  uint64_t id_key = 0;  // ids are drawn from it, so that a stray frame does not hit one by counting
+};
+
+class Reservations {
+ public:
+  Reservations(KvPool* pool, Epoch epoch, const ReservationsOptions& options);
+
+  // Leases the pages. NoRoom where the pool has too few free; OutOfRange, naming both, where it could never have
+  // enough; ResourceExhausted where too many reservations are held. The pointer is valid until the reservation ends.
+  StatusOr<std::variant<const Reservation*, NoRoom>> Reserve(absl::Time now, RequestId request,
+                                                             const PageDemand& demand, absl::Time request_deadline);
+
+  // Begins a new tenure. Aborted where the reservation is not there any more, FailedPrecondition where it runs already.
+  StatusOr<const Reservation*> Rearm(absl::Time now, Epoch epoch, ReservationId id);
+
+  // Somebody listens from now on. Aborted as in Rearm; FailedPrecondition where somebody listened before.
+  Status Attach(absl::Time now, Epoch epoch, ReservationId id);
+
+  // Gives everything back. True where there was something; again or unknown is no error.
+  bool Release(Epoch epoch, ReservationId id);
+
+  // Events from inside, of a certain tenure: false where it is not the present one or the table has no such edge.
+  bool OnFrame(absl::Time now, ReservationId id, Tenure tenure);
+  bool OnCommit(absl::Time now, ReservationId id, Tenure tenure);
+  bool OnTransferFailed(absl::Time now, ReservationId id, Tenure tenure);
+  bool OnFinish(ReservationId id);
+
+  // Gives choices 1.. page tables of their own out of the spare pages; the first `kv_tokens` tokens are shared, whole
+  // pages in place. REQUIRES: running, not forked before, kv_tokens equals the prompt.
+  Status ForkChoices(ReservationId id);
+  // Gives the pages of one choice back before the others have ended.
+  void ReleaseChoice(ReservationId id, int choice);
+
+  const Reservation* Find(ReservationId id) const;
+
+  // Ends everything whose deadline is at or before `now`, in order of deadlines.
+  struct Expired {
+    ReservationId id;
+    ReservationState was = ReservationState::kArmed;
+    bool request_over = false;  // the request's own deadline passed
+  };
+  std::vector<Expired> Expire(absl::Time now);
+  absl::Time NextDeadline() const;  // InfiniteFuture where nothing is held
+
+  size_t size() const { return by_id_.size(); }
+  std::vector<ReservationId> ids() const;
+  Epoch epoch() const { return epoch_; }
+
+ private:
+  StatusOr<Reservation*> FindForGateway(Epoch epoch, ReservationId id);
+  bool Apply(absl::Time now, ReservationId id, Tenure tenure, ReservationEvent event);
+  void Renew(absl::Time now, Reservation& reservation);
+  void End(Reservation& reservation, ReservationEvent event);
+
+  KvPool* pool_;
+  Epoch epoch_;
+  ReservationsOptions options_;
+  uint64_t ids_drawn_ = 0;
+  std::unordered_map<ReservationId, Reservation> by_id_;
+  // A heap by deadline whose entries can be moved: a set, so that renewals leave no stale entries behind.
+  std::set<std::pair<absl::Time, ReservationId>> by_deadline_;
+};
+
+}  // namespace sluice::decode
