@@ -17,21 +17,21 @@ namespace sluice {
 
 // Tensors by what they do. Shapes with H hidden, I intermediate, V vocabulary, d head_dim: see Shape().
 enum class Weight : uint8_t {
-  kTokenEmbedding,  // [V, H]
-  kOutputNorm,      // [H]
-  kOutput,          // [V, H]; the embedding itself where tied
-  kAttentionNorm,   // [H], per layer from here on
-  kQuery,           // [heads d, H]; rows in the checkpoint's own order (see RopePairing)
-  kKey,             // [kv_heads d, H]
-  kValue,           // [kv_heads d, H]
-  kAttentionOutput, // [H, heads d]
-  kMlpNorm,         // [H]
-  kGate,            // [I, H]
-  kUp,              // [I, H]
-  kDown,            // [H, I]
+  kTokenEmbedding,   // [V, H]
+  kOutputNorm,       // [H]
+  kOutput,           // [V, H]; the embedding itself where tied
+  kAttentionNorm,    // [H], per layer from here on
+  kQuery,            // [heads d, H]; rows in the checkpoint's own order (see RopePairing)
+  kKey,              // [kv_heads d, H]
+  kValue,            // [kv_heads d, H]
+  kAttentionOutput,  // [H, heads d]
+  kMlpNorm,          // [H]
+  kGate,             // [I, H]
+  kUp,               // [I, H]
+  kDown,             // [H, I]
 };
 inline constexpr int kWeightCount = 12;
-std::string_view Name(Weight weight);            // "token_embedding", "query"
+std::string_view Name(Weight weight);  // "token_embedding", "query"
 bool IsPerLayer(Weight weight);
 struct WeightShape {
   int64_t rows = 0;  // 1 for vectors
@@ -40,9 +40,9 @@ struct WeightShape {
 WeightShape Shape(Weight weight, const ModelConfig& config);
 
 struct TensorInfo {
-  std::string name;             // as the file spells it
-  std::vector<int64_t> shape;   // outermost first
-  std::string type;             // "Q4_1", "BF16"
+  std::string name;            // as the file spells it
+  std::vector<int64_t> shape;  // outermost first
+  std::string type;            // "Q4_1", "BF16"
   size_t bytes = 0;
 };
 

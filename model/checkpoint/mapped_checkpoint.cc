@@ -1,0 +1,107 @@
+#include "model/checkpoint/mapped_checkpoint.h"
+
+#include <algorithm>
+#include <set>
+
+#include "model/checkpoint/model_hash.h"
+
+namespace sluice {
+namespace {
+
+bool IsVector(Weight weight) {
+  return weight == Weight::kOutputNorm || weight == Weight::kAttentionNorm || weight == Weight::kMlpNorm;
+}
+
+}  // namespace
+
+StatusOr<std::unique_ptr<Checkpoint>> MappedCheckpoint::Create(CheckpointParts parts) {
+  std::unique_ptr<MappedCheckpoint> checkpoint(new MappedCheckpoint(std::move(parts)));
+  const CheckpointParts& found = checkpoint->parts_;
+  for (const StoredTensor& tensor : found.tensors) {
+    if (checkpoint->by_name_.emplace(tensor.name, &tensor).second) continue;
+    return absl::InvalidArgumentError(absl::StrCat(found.path, ": tensor ", tensor.name, " stands there twice"));
+  }
+  SLUICE_RETURN_IF_ERROR(checkpoint->CheckTensors());
+  ModelHash hash;
+  hash.Add(found.config);
+  hash.Add(found.tokenizer);
+  // By name, so that a different order of the same tensors, or of their files, is the same model.
+  std::vector<const StoredTensor*> sorted;
+  for (const StoredTensor& tensor : found.tensors) sorted.push_back(&tensor);
+  std::sort(sorted.begin(), sorted.end(), [](const auto* a, const auto* b) { return a->name < b->name; });
+  for (const StoredTensor* tensor : sorted) {
+    hash.Add(*tensor);
+    // One by one, so that reading samples never leaves much of a mapped file resident.
+    checkpoint->Drop(tensor->bytes);
+  }
+  for (const auto& file : found.files) checkpoint->Drop(file->bytes());
+  checkpoint->model_hash_ = hash.Hex();
+  return std::unique_ptr<Checkpoint>(std::move(checkpoint));
+}
+
+Status MappedCheckpoint::CheckTensors() const {
+  std::set<std::string> used;
+  for (int w = 0; w < kWeightCount; ++w) {
+    const Weight weight = static_cast<Weight>(w);
+    if (weight == Weight::kOutput && parts_.config.tied_embeddings) continue;
+    const int layers = IsPerLayer(weight) ? parts_.config.layers : 1;
+    for (int layer = 0; layer < layers; ++layer) {
+      SLUICE_RETURN_IF_ERROR(Tensor(weight, layer).status());
+      used.insert(parts_.tensor_name(weight, layer));
+    }
+  }
+  for (const StoredTensor& tensor : parts_.tensors) {
+    if (used.count(tensor.name) > 0 || parts_.ignorable(tensor.name, parts_.config)) continue;
+    return absl::InvalidArgumentError(absl::StrCat(parts_.path, ": tensor ", tensor.name,
+                                                   " is not part of a llama model of ", parts_.config.layers,
+                                                   " layers; ignoring it would change the result"));
+  }
+  return absl::OkStatus();
+}
+
+std::vector<TensorInfo> MappedCheckpoint::tensors() const {
+  std::vector<TensorInfo> infos;
+  for (const StoredTensor& tensor : parts_.tensors) {
+    infos.push_back({tensor.name, tensor.shape, tensor.type_name, tensor.bytes.size()});
+  }
+  return infos;
+}
+
+StatusOr<ConstMatrixView> MappedCheckpoint::Tensor(Weight weight, int layer) const {
+  if (weight == Weight::kOutput && parts_.config.tied_embeddings) weight = Weight::kTokenEmbedding;
+  const std::string name = parts_.tensor_name(weight, layer);
+  const auto found = by_name_.find(name);
+  if (found == by_name_.end()) {
+    return absl::NotFoundError(absl::StrCat(parts_.path, ": tensor ", name, " is missing"));
+  }
+  const StoredTensor& tensor = *found->second;
+  const WeightShape wanted = Shape(weight, parts_.config);
+  const std::vector<int64_t> shape =
+      IsVector(weight) ? std::vector<int64_t>{wanted.cols} : std::vector<int64_t>{wanted.rows, wanted.cols};
+  if (tensor.shape != shape) {
+    return absl::InvalidArgumentError(absl::StrCat(parts_.path, ": tensor ", name, " has shape ",
+                                                   ShapeText(tensor.shape), ", the configuration asks for ",
+                                                   ShapeText(shape)));
+  }
+  if (!tensor.type) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(parts_.path, ": tensor ", name, " is of type ", tensor.type_name, ", which cannot be a weight"));
+  }
+  return ConstMatrixView{tensor.bytes.data(), *tensor.type, wanted.rows, wanted.cols,
+                         RowBytes(*tensor.type, static_cast<size_t>(wanted.cols))};
+}
+
+void MappedCheckpoint::DropResident(const ConstMatrixView& view) const {
+  Drop({static_cast<const std::byte*>(view.data), view.bytes()});
+}
+
+void MappedCheckpoint::Drop(absl::Span<const std::byte> bytes) const {
+  for (const auto& file : parts_.files) {
+    const auto whole = file->bytes();
+    if (bytes.data() >= whole.data() && bytes.data() + bytes.size() <= whole.data() + whole.size()) {
+      file->DropResident(bytes.data(), bytes.size());
+    }
+  }
+}
+
+}  // namespace sluice
