@@ -13,7 +13,7 @@ namespace sluice {
 
 namespace {
 
-const MatmulKernels& Kernels() { return kMatmulPortable; }
+const MatmulKernels& Kernels() { return ActiveIsa() == Isa::kPortable ? kMatmulPortable : kMatmulAvx2; }
 
 ProductFunction FunctionFor(const MatmulKernels& kernels, DType type) {
   const ProductFunction functions[] = {kernels.f32,  kernels.f16,  kernels.bf16, kernels.q8_0, kernels.q4_0,

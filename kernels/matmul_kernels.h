@@ -47,5 +47,6 @@ struct MatmulKernels {
 };
 
 extern const MatmulKernels kMatmulPortable;
+extern const MatmulKernels kMatmulAvx2;  // only where the machine has it
 
 }  // namespace sluice
