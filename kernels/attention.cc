@@ -1,0 +1,303 @@
+#include "kernels/attention.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "kernels/portable_kernels.h"
+#include "kernels/simd_kernels.h"
+
+namespace sluice {
+
+namespace {
+
+// A block is the rows that share one pass over the keys: enough that widening and transposing a tile costs little
+// beside its products, few enough that their scores and sums stay in a second-level cache.
+constexpr int kBlockRows = 96;
+// Room for partial results: this many single tokens, each at the longest context, can have their spans spread over the
+// threads at once. More sequences than that keep the threads busy as they are.
+constexpr int kSplitTokens = 4;
+
+int Group(const AttentionShape& shape) { return shape.heads / shape.kv_heads; }
+int BlockTokens(const AttentionShape& shape) { return std::max(1, kBlockRows / Group(shape)); }
+int BlockRows(const AttentionShape& shape) { return BlockTokens(shape) * Group(shape); }
+int DimStride(const AttentionShape& shape) { return (shape.head_dim + kDimPad - 1) / kDimPad * kDimPad; }
+int64_t Spans(int64_t keys) { return (keys + kSpanKeys - 1) / kSpanKeys; }
+int64_t PartialFloats(const AttentionShape& shape) { return DimStride(shape) + kDimPad; }  // max, sum, padding, values
+
+int64_t PartialsMax(const AttentionShape& shape, int64_t context_tokens_max) {
+  return kSplitTokens * shape.heads * Spans(context_tokens_max);
+}
+
+int64_t ItemsMax(const AttentionShape& shape, int64_t tokens_max, int64_t context_tokens_max) {
+  return tokens_max * shape.kv_heads + PartialsMax(shape, context_tokens_max) / Group(shape);
+}
+
+// One thread's scratch, cut from a run of bytes; Layout(null) computes the size.
+struct BlockScratch {
+  float *q, *acc, *span_acc, *scores, *k_tile, *v_tile, *max, *sum, *span_max, *span_sum;
+  int32_t* visible;
+  const void** k_rows;
+  const void** v_rows;
+  size_t bytes;
+
+  static BlockScratch Layout(const AttentionShape& shape, std::byte* base) {
+    BlockScratch s;
+    size_t used = 0;
+    const auto take = [&](auto*& p, size_t count) {
+      p = reinterpret_cast<std::remove_reference_t<decltype(p)>>(base + used);
+      used += (count * sizeof(*p) + 63) / 64 * 64;
+    };
+    const auto rows = static_cast<size_t>(BlockRows(shape));
+    const auto dims = static_cast<size_t>(DimStride(shape));
+    for (float** p : {&s.q, &s.acc, &s.span_acc}) take(*p, rows * dims);
+    for (float** p : {&s.max, &s.sum, &s.span_max, &s.span_sum}) take(*p, rows);
+    take(s.scores, rows * kSpanKeys);
+    take(s.k_tile, kKeyTile * dims);
+    take(s.v_tile, kValueTile * dims);
+    take(s.visible, rows);
+    take(s.k_rows, kSpanKeys);
+    take(s.v_rows, kSpanKeys);
+    s.bytes = used;
+    return s;
+  }
+};
+
+// The running softmax of rows that have seen nothing.
+void ClearRows(const BlockScratch& s, int rows, int dims) {
+  std::fill(s.max, s.max + rows, -std::numeric_limits<float>::infinity());
+  std::fill(s.sum, s.sum + rows, 0.0f);
+  std::fill(s.acc, s.acc + rows * dims, 0.0f);
+}
+
+size_t ScratchBytes(const AttentionShape& shape) { return BlockScratch::Layout(shape, nullptr).bytes; }
+
+}  // namespace
+
+// The specification: what the vector kernels compute, in plain loops.
+void AttendSpanPortable(const AttentionSpan& s) {
+  const auto element = [&s](const void* row, int c) {
+    return s.bf16 ? Bf16ToF32(static_cast<const uint16_t*>(row)[c]) : static_cast<const float*>(row)[c];
+  };
+  for (int row = 0; row < s.rows; ++row) {
+    float* scores = s.scores + row * kSpanKeys;
+    float* out = s.out + row * s.dim_stride;
+    std::fill(out, out + s.dim_stride, 0.0f);
+    float max = -std::numeric_limits<float>::infinity();
+    for (int k = 0; k < s.visible[row]; ++k) {
+      float score = 0;
+      for (int c = 0; c < s.head_dim; ++c) score += s.q[row * s.dim_stride + c] * element(s.k_rows[k], c);
+      scores[k] = score;
+      max = std::max(max, score);
+    }
+    float sum = 0;
+    for (int k = 0; k < s.visible[row]; ++k) {
+      const float p = std::exp(scores[k] - max);
+      sum += p;
+      for (int c = 0; c < s.head_dim; ++c) out[c] += p * element(s.v_rows[k], c);
+    }
+    s.max[row] = max;
+    s.sum[row] = sum;
+  }
+}
+
+void MergeSpanPortable(const AttentionMerge& m) {
+  const float max = std::max(*m.max, m.span_max);
+  const float old_scale = std::exp(*m.max - max);
+  const float new_scale = std::exp(m.span_max - max);
+  for (int c = 0; c < m.dim; ++c) m.acc[c] = m.acc[c] * old_scale + m.span_acc[c] * new_scale;
+  *m.sum = *m.sum * old_scale + m.span_sum * new_scale;
+  *m.max = max;
+}
+
+// Rows of `tokens` tokens of one sequence and kv head over spans [first_span, first_span + spans). With `partial` >= 0
+// the item is one span of several, and its results wait in slots partial + row * all_spans + span for the merge.
+struct Attention::Item {
+  const AttentionSequence* sequence;
+  int64_t first_token;  // of the sequence's
+  int64_t partial;
+  int32_t tokens;
+  int32_t kv_head;
+  int32_t first_span;
+  int32_t spans;
+  int32_t all_spans;
+};
+
+struct Attention::Work {
+  const PagedKv* kv;
+  const float* q;
+  int64_t q_stride;
+  float* out;
+  int64_t out_stride;
+  const SimdKernels* kernels;
+};
+
+size_t Attention::Bytes(const AttentionShape& shape, int64_t tokens_max, int64_t context_tokens_max, int threads) {
+  return static_cast<size_t>(ItemsMax(shape, tokens_max, context_tokens_max)) * sizeof(Item) +
+         ScratchBytes(shape) * static_cast<size_t>(threads) +
+         static_cast<size_t>(PartialsMax(shape, context_tokens_max) * PartialFloats(shape)) * sizeof(float);
+}
+
+StatusOr<Attention> Attention::Create(const AttentionShape& shape, int64_t tokens_max, int64_t context_tokens_max,
+                                      int threads) {
+  if (shape.kv_heads <= 0 || shape.heads % shape.kv_heads != 0 || shape.head_dim <= 0 || shape.head_dim % 2 != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("attention of ", shape.heads, " heads over ", shape.kv_heads,
+                                                   " kv heads of ", shape.head_dim, " channels"));
+  }
+  Attention attention;
+  attention.shape_ = shape;
+  attention.tokens_max_ = tokens_max;
+  attention.context_tokens_max_ = context_tokens_max;
+  attention.threads_ = threads;
+  const auto items = static_cast<size_t>(ItemsMax(shape, tokens_max, context_tokens_max));
+  const auto partials = static_cast<size_t>(PartialsMax(shape, context_tokens_max) * PartialFloats(shape));
+  SLUICE_ASSIGN_OR_RETURN(attention.items_, Buffer::Create(items * sizeof(Item), /*touch=*/true));
+  SLUICE_ASSIGN_OR_RETURN(attention.scratch_,
+                          Buffer::Create(ScratchBytes(shape) * static_cast<size_t>(threads), /*touch=*/true));
+  SLUICE_ASSIGN_OR_RETURN(attention.partials_, Buffer::Create(partials * sizeof(float), /*touch=*/true));
+  return attention;
+}
+
+void Attention::Run(const PagedKv& kv, absl::Span<const AttentionSequence> sequences, const float* q, int64_t q_stride,
+                    float* out, int64_t out_stride, ThreadPool& pool) {
+  SLUICE_CHECK(pool.threads() <= threads_, "threads ", pool.threads());
+  SLUICE_CHECK(kv.type == DType::kBf16 || kv.type == DType::kF32, "KV of type ", Traits(kv.type).name.data());
+  const Work work = {&kv, q, q_stride, out, out_stride, &ActiveKernels()};
+  const int block_tokens = BlockTokens(shape_);
+  Item* items = items_.as<Item>();
+  int64_t count = 0;
+  int64_t partials = 0;
+  int64_t tokens = 0;
+  for (const AttentionSequence& s : sequences) {
+    tokens += s.tokens;
+    const int64_t end = s.start_position + s.tokens;
+    SLUICE_CHECK(end <= context_tokens_max_ && tokens <= tokens_max_, "position ", end, ", tokens ", tokens);
+    const int64_t blocks = (s.tokens + block_tokens - 1) / block_tokens;
+    const auto spans = static_cast<int32_t>(Spans(end));
+    const int64_t slots = s.tokens * shape_.heads * spans;
+    const bool split = blocks == 1 && spans > 1 && partials + slots <= PartialsMax(shape_, context_tokens_max_);
+    // The later a block, the more keys it has: longest first keeps the threads together at the end.
+    for (int64_t b = blocks - 1; b >= 0; --b) {
+      const int64_t first = b * block_tokens;
+      const auto n = static_cast<int32_t>(std::min<int64_t>(block_tokens, s.tokens - first));
+      const auto block_spans = static_cast<int32_t>(Spans(s.start_position + first + n));
+      for (int32_t h = 0; h < shape_.kv_heads; ++h) {
+        if (!split) {
+          items[count++] = {&s, first, -1, n, h, 0, block_spans, block_spans};
+          continue;
+        }
+        for (int32_t span = 0; span < spans; ++span) items[count++] = {&s, first, partials, n, h, span, 1, spans};
+        partials += s.tokens * Group(shape_) * spans;
+      }
+    }
+  }
+  pool.ParallelFor(count, [&](int64_t i, int thread) { RunItem(work, items[i], thread); });
+  if (partials == 0) return;
+  // What is split is merged once: by its items of span 0, moved to the front.
+  const int64_t merges =
+      std::partition(items, items + count, [](const Item& i) { return i.partial >= 0 && i.first_span == 0; }) - items;
+  pool.ParallelFor(merges, [&](int64_t i, int thread) { MergePartials(work, items[i], thread); });
+}
+
+// Where keys [first_key, first_key + keys) of the item's sequence and kv head lie.
+void Attention::FindKeys(const Work& work, const Item& item, int64_t first_key, int keys, const void** k_rows,
+                         const void** v_rows) const {
+  const PagedKv& kv = *work.kv;
+  const size_t head_bytes = RowBytes(kv.type, static_cast<size_t>(shape_.head_dim));
+  const size_t token_bytes = head_bytes * static_cast<size_t>(shape_.kv_heads);
+  const size_t head_offset = head_bytes * static_cast<size_t>(item.kv_head);
+  for (int k = 0; k < keys; ++k) {
+    const int64_t position = first_key + k;
+    const size_t offset = static_cast<size_t>(item.sequence->pages[position / kv.page_tokens]) * kv.page_stride_bytes +
+                          static_cast<size_t>(position % kv.page_tokens) * token_bytes + head_offset;
+    k_rows[k] = kv.k + offset;
+    v_rows[k] = kv.v + offset;
+  }
+}
+
+void Attention::RunItem(const Work& work, const Item& item, int thread) {
+  const int group = Group(shape_);
+  const int dims = DimStride(shape_);
+  const auto rows = static_cast<int>(item.tokens * group);
+  const BlockScratch s =
+      BlockScratch::Layout(shape_, scratch_.data() + ScratchBytes(shape_) * static_cast<size_t>(thread));
+  const int64_t first_row = item.sequence->token + item.first_token;
+  for (int r = 0; r < rows; ++r) {
+    const float* q =
+        work.q + (first_row + r / group) * work.q_stride + (item.kv_head * group + r % group) * shape_.head_dim;
+    for (int c = 0; c < dims; ++c) s.q[r * dims + c] = c < shape_.head_dim ? q[c] * shape_.scale : 0.0f;
+  }
+  ClearRows(s, rows, dims);
+
+  const int64_t first_position = item.sequence->start_position + item.first_token;
+  for (int span = item.first_span; span < item.first_span + item.spans; ++span) {
+    const int64_t first_key = int64_t{span} * kSpanKeys;
+    const auto keys = static_cast<int>(std::min<int64_t>(kSpanKeys, first_position + item.tokens - first_key));
+    FindKeys(work, item, first_key, keys, s.k_rows, s.v_rows);
+    for (int r = 0; r < rows; ++r) {
+      s.visible[r] =
+          static_cast<int32_t>(std::clamp<int64_t>(first_position + r / group + 1 - first_key, 0, kSpanKeys));
+    }
+    work.kernels->attend_span({.q = s.q,
+                               .visible = s.visible,
+                               .rows = rows,
+                               .keys = keys,
+                               .head_dim = shape_.head_dim,
+                               .dim_stride = dims,
+                               .bf16 = work.kv->type == DType::kBf16,
+                               .k_rows = s.k_rows,
+                               .v_rows = s.v_rows,
+                               .k_tile = s.k_tile,
+                               .v_tile = s.v_tile,
+                               .scores = s.scores,
+                               .max = s.span_max,
+                               .sum = s.span_sum,
+                               .out = s.span_acc});
+    for (int r = 0; r < rows; ++r) {
+      const float* acc = s.span_acc + r * dims;
+      if (item.partial >= 0) {
+        float* slot =
+            partials_.as<float>() + (item.partial + int64_t{r} * item.all_spans + span) * PartialFloats(shape_);
+        slot[0] = s.span_max[r];
+        slot[1] = s.span_sum[r];
+        std::copy(acc, acc + dims, slot + kDimPad);
+      } else if (s.visible[r] > 0) {
+        work.kernels->merge_span({s.max + r, s.sum + r, s.acc + r * dims, s.span_max[r], s.span_sum[r], acc, dims});
+      }
+    }
+  }
+  if (item.partial < 0) WriteRows(work, item, s.acc, s.sum);
+}
+
+void Attention::MergePartials(const Work& work, const Item& item, int thread) {
+  const int group = Group(shape_);
+  const int dims = DimStride(shape_);
+  const BlockScratch s =
+      BlockScratch::Layout(shape_, scratch_.data() + ScratchBytes(shape_) * static_cast<size_t>(thread));
+  ClearRows(s, item.tokens * group, dims);
+  for (int r = 0; r < item.tokens * group; ++r) {
+    const int64_t position = item.sequence->start_position + item.first_token + r / group;
+    const float* slots = partials_.as<float>() + (item.partial + int64_t{r} * item.all_spans) * PartialFloats(shape_);
+    for (int64_t span = 0; span < Spans(position + 1); ++span) {
+      const float* slot = slots + span * PartialFloats(shape_);
+      work.kernels->merge_span({s.max + r, s.sum + r, s.acc + r * dims, slot[0], slot[1], slot + kDimPad, dims});
+    }
+  }
+  WriteRows(work, item, s.acc, s.sum);
+}
+
+// out = acc / sum, the end of both ways.
+void Attention::WriteRows(const Work& work, const Item& item, const float* acc, const float* sum) const {
+  const int group = Group(shape_);
+  const int dims = DimStride(shape_);
+  const int64_t first_row = item.sequence->token + item.first_token;
+  for (int r = 0; r < item.tokens * group; ++r) {
+    float* out = work.out + (first_row + r / group) * work.out_stride +
+                 static_cast<ptrdiff_t>(item.kv_head * group + r % group) * shape_.head_dim;
+    const float scale = 1.0f / sum[r];
+    for (int c = 0; c < shape_.head_dim; ++c) out[c] = acc[r * dims + c] * scale;
+  }
+}
+
+}  // namespace sluice

@@ -1,0 +1,78 @@
+// Causal softmax attention of a batch of sequences over one layer of a paged KV cache. Prefill and decode are the same
+// function over rows: a row is one query head of one token.
+//
+// Goals: a row's bits depend on its own query, its position and the keys and values it sees, and on nothing else in the
+// batch; a key that a row does not see is never read for it. So the keys are cut into spans at fixed positions
+// (multiples of kSpanKeys), each row sums each span on its own, and spans are merged in ascending order; only which
+// thread does a span changes with the batch. The rejected choice is to cut the keys by the number of threads, which is
+// simpler and makes the same prompt differ from machine to machine.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/types/span.h"
+#include "common/buffer.h"
+#include "common/dtype.h"
+#include "common/status.h"
+#include "common/thread_pool.h"
+
+namespace sluice {
+
+// Where one layer of a paged cache lies. A page's K is [page_tokens, kv_heads, head_dim], and so is its V.
+struct PagedKv {
+  const std::byte* k = nullptr;  // of page 0
+  const std::byte* v = nullptr;  // of page 0
+  size_t page_stride_bytes = 0;  // from a page to the next
+  int page_tokens = 0;
+  DType type = DType::kBf16;  // kBf16 or kF32
+};
+
+struct AttentionShape {
+  int heads = 0;
+  int kv_heads = 0;  // divides heads; query head h reads kv head h / (heads / kv_heads)
+  int head_dim = 0;  // even
+  float scale = 0;   // of q k^T
+};
+
+// Tokens [token, token + tokens) of the batch: one sequence's at positions start_position and on.
+// REQUIRES: K and V of all positions before start_position + tokens are in `pages`.
+struct AttentionSequence {
+  int64_t token = 0;
+  int64_t tokens = 0;
+  int64_t start_position = 0;
+  const int32_t* pages = nullptr;
+};
+
+// Owns its scratch memory, taken by Create. Driven by one thread.
+class Attention {
+ public:
+  // `tokens_max` bounds the tokens of one Run, `context_tokens_max` the positions.
+  static StatusOr<Attention> Create(const AttentionShape& shape, int64_t tokens_max, int64_t context_tokens_max,
+                                    int threads);
+  static size_t Bytes(const AttentionShape& shape, int64_t tokens_max, int64_t context_tokens_max, int threads);
+
+  // out[t][h] = sum_k softmax_k(scale q[t][h] . K[k][h / group]) V[k][h / group] over the keys k up to t's position.
+  // q and out are [tokens, heads, head_dim], tokens `q_stride` and `out_stride` floats apart, and must not overlap.
+  void Run(const PagedKv& kv, absl::Span<const AttentionSequence> sequences, const float* q, int64_t q_stride,
+           float* out, int64_t out_stride, ThreadPool& pool);
+
+ private:
+  struct Item;
+  struct Work;
+  void FindKeys(const Work& work, const Item& item, int64_t first_key, int keys, const void** k_rows,
+                const void** v_rows) const;
+  void RunItem(const Work& work, const Item& item, int thread);
+  void MergePartials(const Work& work, const Item& item, int thread);
+  void WriteRows(const Work& work, const Item& item, const float* acc, const float* sum) const;
+
+  AttentionShape shape_;
+  int64_t tokens_max_ = 0;
+  int64_t context_tokens_max_ = 0;
+  int threads_ = 0;
+  Buffer items_;     // [items_max] Item
+  Buffer scratch_;   // [threads] one block's worth
+  Buffer partials_;  // one span of one row each: max, sum, [dim_stride]
+};
+
+}  // namespace sluice

@@ -1,0 +1,13 @@
+// f32 rows to the types that a KV cache is stored in.
+#pragma once
+
+#include <cstdint>
+
+#include "common/dtype.h"
+
+namespace sluice {
+
+// Rounds as F32ToBf16 of common/dtype.h does, element by element. REQUIRES: type is kF32 or kBf16.
+void ConvertRow(const float* x, int64_t size, DType type, void* out);
+
+}  // namespace sluice

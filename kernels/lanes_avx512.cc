@@ -1,0 +1,132 @@
+// Sixteen lanes of AVX-512, and every kernel that is written over lanes, compiled for them.
+#include "kernels/simd_kernels.h"
+
+#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
+
+#include <immintrin.h>
+
+#include "kernels/attention_simd.h"
+#include "kernels/elementwise_simd.h"
+
+namespace sluice {
+namespace {
+
+struct Avx512 {
+  static constexpr int kWidth = 16;
+  // Rows that share a pass: as many accumulators as 32 registers hold.
+  static constexpr int kScoreRows = 12;
+  static constexpr int kValueRows = 6;
+  using F = __m512;
+
+  static F Zero() { return _mm512_setzero_ps(); }
+  static F Set(float x) { return _mm512_set1_ps(x); }
+  static F Load(const float* p) { return _mm512_loadu_ps(p); }
+  static void Store(float* p, F x) { _mm512_storeu_ps(p, x); }
+  static F Add(F a, F b) { return _mm512_add_ps(a, b); }
+  static F Sub(F a, F b) { return _mm512_sub_ps(a, b); }
+  static F Mul(F a, F b) { return _mm512_mul_ps(a, b); }
+  static F Div(F a, F b) { return _mm512_div_ps(a, b); }
+  static F Fma(F a, F b, F c) { return _mm512_fmadd_ps(a, b, c); }
+  static F Min(F a, F b) { return _mm512_min_ps(a, b); }  // b where either is NaN
+  static F Max(F a, F b) { return _mm512_max_ps(a, b); }
+  static F Round(F x) { return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+  static float First(F x) { return _mm512_cvtss_f32(x); }
+
+  static __mmask16 FirstMask(int n) { return static_cast<__mmask16>((1u << n) - 1); }
+  // The first n lanes, the others zero; memory beyond them is not read.
+  static F LoadFirst(const float* p, int n) { return _mm512_maskz_loadu_ps(FirstMask(n), p); }
+  static void StoreFirst(float* p, int n, F x) { _mm512_mask_storeu_ps(p, FirstMask(n), x); }
+  static F LoadWords(const void* p, int n) { return _mm512_maskz_loadu_ps(FirstMask(n), p); }
+  static F KeepFirst(F x, int n, F others) { return _mm512_mask_mov_ps(others, FirstMask(n), x); }
+
+  static F LowHalfToF32(F x) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(x), 16)); }
+  static F HighHalfToF32(F x) {
+    return _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(~0xffff)));
+  }
+  static F LoadBf16(const uint16_t* p) {
+    const __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
+  }
+  // To nearest even; finite values saturate, NaN becomes 7FC0: as F32ToBf16 of common/dtype.h. (The instruction for it
+  // flushes subnormals, and is absent from the first machines with AVX-512.)
+  static void StoreBf16(uint16_t* p, F x) {
+    const __m512i bits = _mm512_castps_si512(x);
+    const __m512i sign = _mm512_and_si512(bits, _mm512_set1_epi32(INT32_MIN));
+    const __m512i magnitude = _mm512_xor_si512(bits, sign);
+    const __m512i infinity = _mm512_set1_epi32(0x7f800000);
+    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(magnitude, 16), _mm512_set1_epi32(1));
+    const __m512i rounded =
+        _mm512_srli_epi32(_mm512_add_epi32(_mm512_add_epi32(magnitude, _mm512_set1_epi32(0x7fff)), odd), 16);
+    __m512i r = _mm512_min_epi32(rounded, _mm512_set1_epi32(0x7f7f));
+    r = _mm512_mask_mov_epi32(r, _mm512_cmpeq_epi32_mask(magnitude, infinity), _mm512_set1_epi32(0x7f80));
+    r = _mm512_or_si512(r, _mm512_srli_epi32(sign, 16));
+    r = _mm512_mask_mov_epi32(r, _mm512_cmpgt_epi32_mask(magnitude, infinity), _mm512_set1_epi32(0x7fc0));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(r));
+  }
+
+  static F SwapPairs(F x) { return _mm512_permute_ps(x, 0xb1); }
+  static F ScaleByPowerOfTwo(F x, F n) { return _mm512_scalef_ps(x, n); }
+  static F ZeroWhereLess(F x, F a, F b) {
+    return _mm512_mask_mov_ps(x, _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), _mm512_setzero_ps());
+  }
+
+  static __m256 Upper(F x) { return _mm512_extractf32x8_ps(x, 1); }
+  static float ReduceAdd(F x) {
+    const __m256 h = _mm256_add_ps(_mm512_castps512_ps256(x), Upper(x));
+    __m128 s = _mm_add_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
+    s = _mm_add_ps(s, _mm_movehl_ps(s, s));
+    return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
+  }
+  static float ReduceMax(F x) {
+    const __m256 h = _mm256_max_ps(_mm512_castps512_ps256(x), Upper(x));
+    __m128 s = _mm_max_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
+    s = _mm_max_ps(s, _mm_movehl_ps(s, s));
+    return _mm_cvtss_f32(_mm_max_ss(s, _mm_movehdup_ps(s)));
+  }
+
+  static void Transpose(F (&r)[kWidth]) {
+    F t[kWidth];
+#pragma GCC unroll 8
+    for (int i = 0; i < kWidth; i += 2) {
+      t[i] = _mm512_unpacklo_ps(r[i], r[i + 1]);
+      t[i + 1] = _mm512_unpackhi_ps(r[i], r[i + 1]);
+    }
+    F u[kWidth];
+#pragma GCC unroll 4
+    for (int i = 0; i < kWidth; i += 4) {
+      u[i] = _mm512_shuffle_ps(t[i], t[i + 2], 0x44);
+      u[i + 1] = _mm512_shuffle_ps(t[i], t[i + 2], 0xee);
+      u[i + 2] = _mm512_shuffle_ps(t[i + 1], t[i + 3], 0x44);
+      u[i + 3] = _mm512_shuffle_ps(t[i + 1], t[i + 3], 0xee);
+    }
+    // u[4 a + j] now holds, in its 128-bit part b, column 4 b + j of rows 4 a .. 4 a + 3.
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; ++j) {
+      const F p = _mm512_shuffle_f32x4(u[j], u[4 + j], 0x44);       // parts 0, 1 of a = 0, then of a = 1
+      const F q = _mm512_shuffle_f32x4(u[8 + j], u[12 + j], 0x44);  // the same of a = 2 and 3
+      const F v = _mm512_shuffle_f32x4(u[j], u[4 + j], 0xee);       // parts 2, 3
+      const F w = _mm512_shuffle_f32x4(u[8 + j], u[12 + j], 0xee);
+      r[j] = _mm512_shuffle_f32x4(p, q, 0x88);
+      r[4 + j] = _mm512_shuffle_f32x4(p, q, 0xdd);
+      r[8 + j] = _mm512_shuffle_f32x4(v, w, 0x88);
+      r[12 + j] = _mm512_shuffle_f32x4(v, w, 0xdd);
+    }
+  }
+};
+
+constexpr SimdKernels kKernels = {AttendSpan<Avx512>, MergeSpan<Avx512>,  RmsNormRow<Avx512>,
+                                  RopeHead<Avx512>,   SiluMulRow<Avx512>, F32ToBf16Row<Avx512>};
+
+}  // namespace
+
+const SimdKernels* Avx512Kernels() { return &kKernels; }
+
+}  // namespace sluice
+
+#else
+
+namespace sluice {
+const SimdKernels* Avx512Kernels() { return nullptr; }
+}  // namespace sluice
+
+#endif

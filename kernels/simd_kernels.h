@@ -1,0 +1,65 @@
+// The kernels that are written once over vector lanes and compiled once per instruction set: attention over a span of
+// keys, RMS norm, rotary embedding, SiLU, conversion of KV rows. Each has a plain reference in its own stem's .cc,
+// which is the portable entry of this table.
+//
+// This header is included by the files that are compiled for one instruction set, so it includes nothing with inline
+// code (a linker would keep one copy of such code for the whole program).
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+namespace sluice {
+
+inline constexpr int kSpanKeys = 256;  // keys of a span; spans begin at multiples of it
+
+// Softmax attention of some rows over the keys of one span. A row is one query head of one token, scaled already.
+struct AttentionSpan {
+  const float* q;          // [rows, dim_stride], zero from head_dim on
+  const int32_t* visible;  // [rows]: how many of the span's keys the row sees, in [0, keys]
+  int rows;
+  int keys;  // in [1, kSpanKeys]; keys beyond are never read
+  int head_dim;
+  int dim_stride;             // head_dim rounded up to kDimPad
+  bool bf16;                  // else f32
+  const void* const* k_rows;  // [keys], each [head_dim]
+  const void* const* v_rows;  // [keys], each [head_dim]
+  float* k_tile;              // scratch, [kKeyTile, dim_stride]
+  float* v_tile;              // scratch, [kValueTile, dim_stride]
+  float* scores;              // scratch, [rows, kSpanKeys]
+  float* max;                 // [rows]: largest score; unset where a row sees nothing
+  float* sum;                 // [rows]: sum of exp(score - max)
+  float* out;                 // [rows, dim_stride]: sum of exp(score - max) v
+};
+inline constexpr int kDimPad = 16;
+inline constexpr int kKeyTile = 32;
+inline constexpr int kValueTile = 64;
+
+// One row's running softmax over spans in ascending order: (max, sum, acc) takes in (span_max, span_sum, span_acc).
+// Starts at max = -infinity, sum = 0, acc = 0.
+struct AttentionMerge {
+  float* max;
+  float* sum;
+  float* acc;  // [dim]
+  float span_max;
+  float span_sum;
+  const float* span_acc;  // [dim]
+  int dim;                // a multiple of kDimPad
+};
+
+struct SimdKernels {
+  void (*attend_span)(const AttentionSpan& span);
+  void (*merge_span)(const AttentionMerge& merge);
+  void (*rms_norm_row)(const float* x, const float* weight, int64_t size, float eps, float* out);
+  void (*rope_head)(float* x, const float* cos, const float* sin, int head_dim, bool interleaved);
+  void (*silu_mul_row)(const float* gate, const float* up, int64_t size, float* out);
+  void (*f32_to_bf16_row)(const float* x, int64_t size, uint16_t* out);
+};
+
+// Null where the program was built for a machine without the instructions.
+const SimdKernels* Avx2Kernels();
+const SimdKernels* Avx512Kernels();
+const SimdKernels* PortableKernels();
+const SimdKernels& ActiveKernels();  // of ActiveIsa()
+
+}  // namespace sluice
