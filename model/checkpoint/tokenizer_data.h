@@ -28,7 +28,6 @@ struct TokenizerData {
   std::vector<std::string> tokens;  // id -> piece in byte-level spelling ("Ġthe"); added tokens as they are
   std::vector<std::pair<std::string, std::string>> merges;  // by rank
   std::vector<std::string> split_patterns;  // PCRE2, applied one after the other, each isolating its matches
-  bool split_digits = false;                // a digit is a piece of its own, before the patterns
   bool nfc = false;                         // normalise to NFC first
   bool ignore_merges = false;               // a piece that is a token as a whole is that token
   std::vector<AddedToken> added;

@@ -107,10 +107,7 @@ PreTokenizer::~PreTokenizer() = default;
 
 StatusOr<PreTokenizer> PreTokenizer::Create(const TokenizerData& data) {
   PreTokenizer pre;
-  std::vector<std::string> sources;
-  if (data.split_digits) sources.push_back("\\p{N}");
-  sources.insert(sources.end(), data.split_patterns.begin(), data.split_patterns.end());
-  for (const std::string& source : sources) {
+  for (const std::string& source : data.split_patterns) {
     SLUICE_ASSIGN_OR_RETURN(auto pattern, Pattern::Create(source));
     pre.patterns_.push_back(std::move(pattern));
   }
