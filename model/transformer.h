@@ -19,10 +19,10 @@
 namespace sluice {
 
 struct TransformerOptions {
-  int threads = 1;                // compute threads, the caller included
-  int batch_tokens_max = 512;     // tokens of one Forward; sizes the scratch memory
-  int logit_rows_max = 64;        // rows of logits of one Forward
-  bool exact = false;             // f32 products with dequantised weights
+  int threads = 1;             // compute threads, the caller included
+  int batch_tokens_max = 512;  // tokens of one Forward; sizes the scratch memory
+  int logit_rows_max = 64;     // rows of logits of one Forward
+  bool exact = false;          // f32 products with dequantised weights
 };
 
 enum class LogitsFor : uint8_t { kNone, kLast, kAll };
@@ -35,6 +35,9 @@ struct SequenceChunk {
   absl::Span<const PageIndex> pages;
   LogitsFor logits = LogitsFor::kNone;
 };
+
+// Rows of logits that `chunk` asks for.
+int64_t LogitRows(const SequenceChunk& chunk);
 
 struct Batch {
   std::vector<SequenceChunk> sequences;
