@@ -1,0 +1,53 @@
+// All memory of a worker, computed before the first byte is taken: the process as it stands, weights, embedding rows in
+// place, KV pool, scratch, and whatever the caller adds (staging, send buffers). A worker prints it, refuses to start
+// where it does not fit, and then takes exactly this: peak resident memory is its total within a few percent.
+//
+// Make the plan last, when libraries, tokenizer and transports stand: what they hold is counted as "process" because it
+// is measured, not computed.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/status.h"
+#include "model/kv_pool.h"
+#include "model/transformer.h"
+
+namespace sluice {
+
+struct MemoryRegion {
+  std::string name;
+  size_t bytes = 0;
+};
+
+struct MemoryPlan {
+  std::vector<MemoryRegion> regions;
+
+  size_t total_bytes() const;
+  // "weights 92.1 MiB, KV pool 512.0 MiB (22755 tokens), ... together 700.3 MiB".
+  std::string ToString() const;
+};
+
+// What the machine has now. `available_bytes` is what can still be taken, within a container's limit where there is
+// one; `resident_bytes` is what this process holds of it already.
+struct MachineMemory {
+  size_t available_bytes = 0;
+  size_t resident_bytes = 0;
+};
+StatusOr<MachineMemory> ReadMachineMemory();
+// Peak resident memory of this process so far.
+StatusOr<size_t> ReadPeakResidentBytes();
+
+// Whole KV pages within `bytes`; InvalidArgument where not even one fits, naming both numbers.
+StatusOr<int> KvPagesWithin(size_t bytes, const KvLayout& layout, KvCodec codec, int page_tokens);
+
+MemoryPlan MakeMemoryPlan(const MachineMemory& machine, const Transformer::Memory& model, const KvPoolOptions& kv,
+                          const std::vector<MemoryRegion>& extra);
+
+// OK, or ResourceExhausted with the plan and the number that it exceeds: `budget_bytes` where there is one, and in any
+// case what the machine has.
+Status CheckFits(const MemoryPlan& plan, const MachineMemory& machine, std::optional<size_t> budget_bytes);
+
+}  // namespace sluice
