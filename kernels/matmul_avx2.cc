@@ -13,7 +13,6 @@ namespace sluice {
 namespace {
 
 constexpr int kRows = 8;
-constexpr int kTokens = 4;  // whose sums share a load of the weights; 4 such and their temporaries fill the registers
 
 using Int = __m256i;
 using Float = __m256;
@@ -54,46 +53,66 @@ inline void UnpackNibbles(const uint8_t* p, Int* codes) {
 
 inline Int Dot16(Int sum) { return _mm256_madd_epi16(sum, _mm256_set1_epi16(1)); }
 
-// The 32-bit dot products of one half-block, for kCount tokens: registers [kFirst, kFirst + kGroups) of codes against
-// as many groups of activations from kFirst on, kPerSum of them to a 16-bit sum.
-template <int kFirst, int kGroups, int kPerSum, int kCount>
-inline void Dots(const Int* codes, const RoundedBlock* const* x, Int* dots) {
+// The 32-bit dot products of one half-block, for kTiles x kCount pairs of tile and token: registers [kFirst, kFirst +
+// kGroups) of codes against as many groups of activations from kFirst on, kPerSum of them to a 16-bit sum.
+template <int kFirst, int kGroups, int kPerSum, int kTiles, int kCount, typename Unpacked>
+inline void Dots(const Unpacked* const* w, const RoundedBlock* const* x, Int* dots) {
 #pragma GCC unroll 4
   for (int part = 0; part < kGroups; part += kPerSum) {
-    Int sums[kCount];
+    Int sums[kTiles * kCount];
 #pragma GCC unroll 8
     for (int g = 0; g < kPerSum; ++g) {
-      const Int w = codes[kFirst + part + g];
 #pragma GCC unroll 4
       for (int t = 0; t < kCount; ++t) {
-        const Int product = _mm256_maddubs_epi16(w, BroadcastQ(*x[t], kFirst + part + g));
-        sums[t] = g == 0 ? product : _mm256_add_epi16(sums[t], product);
+        const Int q = BroadcastQ(*x[t], kFirst + part + g);
+#pragma GCC unroll 4
+        for (int i = 0; i < kTiles; ++i) {
+          Int& sum = sums[i * kCount + t];
+          const Int product = _mm256_maddubs_epi16(w[i]->codes[kFirst + part + g], q);
+          sum = g == 0 ? product : _mm256_add_epi16(sum, product);
+        }
       }
     }
-#pragma GCC unroll 4
-    for (int t = 0; t < kCount; ++t) {
-      dots[t] = part == 0 ? Dot16(sums[t]) : _mm256_add_epi32(dots[t], Dot16(sums[t]));
+#pragma GCC unroll 8
+    for (int i = 0; i < kTiles * kCount; ++i) {
+      dots[i] = part == 0 ? Dot16(sums[i]) : _mm256_add_epi32(dots[i], Dot16(sums[i]));
     }
   }
 }
 
-inline Float Add(Float acc, Int dot, Float scale, Float min, float x_scale, float x_sum) {
-  acc = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot), _mm256_mul_ps(scale, _mm256_set1_ps(x_scale)), acc);
-  return _mm256_fmadd_ps(min, _mm256_set1_ps(x_sum), acc);
+// acc += (scale * dot + min * sum) of one half-block, for each pair of tile and token.
+template <int kHalf, int kTiles, int kCount, typename Unpacked>
+inline void AddDots(const Unpacked* const* w, const RoundedBlock* const* x, const Int* dots, float RoundedBlock::*sum,
+                    Float* acc) {
+#pragma GCC unroll 4
+  for (int t = 0; t < kCount; ++t) {
+    const Float x_scale = _mm256_set1_ps(x[t]->scale);
+    const Float x_sum = _mm256_set1_ps(x[t]->*sum);
+#pragma GCC unroll 4
+    for (int i = 0; i < kTiles; ++i) {
+      Float& a = acc[i * kCount + t];
+      a = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dots[i * kCount + t]), _mm256_mul_ps(w[i]->scale[kHalf], x_scale), a);
+      a = _mm256_fmadd_ps(w[i]->min[kHalf], x_sum, a);
+    }
+  }
 }
 
-// A format: how block b of a tile unpacks, and acc[t] += w . x[t] over that block for kCount tokens.
+// A format: how block b of a tile unpacks, and acc[i][t] += w[i] . x[t] over that block for kTiles tiles, kCount
+// tokens.
 
 // One scale and min for 32 columns, codes of at most 32 / kPerSum values.
 template <int kPerSum>
 struct OneScale {
+  // Tiles and tokens whose sums are held at once when there are many tokens: each load of codes serves three tokens and
+  // each broadcast two tiles, so that arithmetic and not loading is the limit, and the registers just suffice.
+  static constexpr int kTiles = 2;
+  static constexpr int kTokens = 3;
   using Unpacked = Block<8, 1>;
-  template <int kCount>
-  static inline void AddBlock(const Unpacked& w, const RoundedBlock* const* x, Float* acc) {
-    Int dots[kCount];
-    Dots<0, 8, kPerSum, kCount>(w.codes, x, dots);
-#pragma GCC unroll 4
-    for (int t = 0; t < kCount; ++t) acc[t] = Add(acc[t], dots[t], w.scale[0], w.min[0], x[t]->scale, x[t]->sum);
+  template <int kTiles, int kCount>
+  static inline void AddBlock(const Unpacked* const* w, const RoundedBlock* const* x, Float* acc) {
+    Int dots[kTiles * kCount];
+    Dots<0, 8, kPerSum, kTiles, kCount>(w, x, dots);
+    AddDots<0, kTiles, kCount>(w, x, dots, &RoundedBlock::sum, acc);
   }
 };
 
@@ -149,6 +168,8 @@ struct Q5_KFormat : OneScale<4> {
 };
 
 struct Q6_KFormat {
+  static constexpr int kTiles = 2;
+  static constexpr int kTokens = 3;
   using Unpacked = Block<8, 2>;
   static inline void Unpack(const uint8_t* tile, int64_t b, Unpacked& out) {
     const uint8_t* super = tile + b / 8 * (2 + 8 * 26) * kRows;
@@ -169,19 +190,20 @@ struct Q6_KFormat {
       out.min[half] = _mm256_mul_ps(out.scale[half], _mm256_set1_ps(-32));
     }
   }
-  template <int kCount>
-  static inline void AddBlock(const Unpacked& w, const RoundedBlock* const* x, Float* acc) {
-    Int dots[kCount];
-    Dots<0, 4, 2, kCount>(w.codes, x, dots);
-#pragma GCC unroll 4
-    for (int t = 0; t < kCount; ++t) acc[t] = Add(acc[t], dots[t], w.scale[0], w.min[0], x[t]->scale, x[t]->sum_low);
-    Dots<4, 4, 2, kCount>(w.codes, x, dots);
-#pragma GCC unroll 4
-    for (int t = 0; t < kCount; ++t) acc[t] = Add(acc[t], dots[t], w.scale[1], w.min[1], x[t]->scale, x[t]->sum_high);
+  template <int kTiles, int kCount>
+  static inline void AddBlock(const Unpacked* const* w, const RoundedBlock* const* x, Float* acc) {
+    Int dots[kTiles * kCount];
+    Dots<0, 4, 2, kTiles, kCount>(w, x, dots);
+    AddDots<0, kTiles, kCount>(w, x, dots, &RoundedBlock::sum_low, acc);
+    Dots<4, 4, 2, kTiles, kCount>(w, x, dots);
+    AddDots<1, kTiles, kCount>(w, x, dots, &RoundedBlock::sum_high, acc);
   }
 };
 
 struct Q8_0Format {
+  // Two 16-bit sums for each pair leave room for four pairs.
+  static constexpr int kTiles = 1;
+  static constexpr int kTokens = 4;
   using Unpacked = Block<16, 1>;  // low halves, then high halves
   static inline void Unpack(const uint8_t* tile, int64_t b, Unpacked& out) {
     const uint8_t* p = tile + b * 34 * kRows;
@@ -195,25 +217,29 @@ struct Q8_0Format {
     out.scale[0] = Halves(p + 32 * kRows);
     out.min[0] = _mm256_mul_ps(out.scale[0], _mm256_set1_ps(-128));
   }
-  template <int kCount>
-  static inline void AddBlock(const Unpacked& w, const RoundedBlock* const* x, Float* acc) {
-    Int low[kCount], high[kCount];
+  template <int kTiles, int kCount>
+  static inline void AddBlock(const Unpacked* const* w, const RoundedBlock* const* x, Float* acc) {
+    Int low[kTiles * kCount], high[kTiles * kCount];
 #pragma GCC unroll 8
     for (int g = 0; g < 8; ++g) {
 #pragma GCC unroll 4
       for (int t = 0; t < kCount; ++t) {
         const Int q = BroadcastQ(*x[t], g);
-        const Int a = _mm256_maddubs_epi16(w.codes[g], q);
-        const Int b = _mm256_maddubs_epi16(w.codes[g + 8], q);
-        low[t] = g == 0 ? a : _mm256_add_epi16(low[t], a);
-        high[t] = g == 0 ? b : _mm256_add_epi16(high[t], b);
+#pragma GCC unroll 4
+        for (int i = 0; i < kTiles; ++i) {
+          const int at = i * kCount + t;
+          const Int a = _mm256_maddubs_epi16(w[i]->codes[g], q);
+          const Int b = _mm256_maddubs_epi16(w[i]->codes[g + 8], q);
+          low[at] = g == 0 ? a : _mm256_add_epi16(low[at], a);
+          high[at] = g == 0 ? b : _mm256_add_epi16(high[at], b);
+        }
       }
     }
-#pragma GCC unroll 4
-    for (int t = 0; t < kCount; ++t) {
-      const Int dot = _mm256_add_epi32(Dot16(low[t]), _mm256_madd_epi16(high[t], _mm256_set1_epi16(16)));
-      acc[t] = Add(acc[t], dot, w.scale[0], w.min[0], x[t]->scale, x[t]->sum);
+#pragma GCC unroll 8
+    for (int i = 0; i < kTiles * kCount; ++i) {
+      low[i] = _mm256_add_epi32(Dot16(low[i]), _mm256_madd_epi16(high[i], _mm256_set1_epi16(16)));
     }
+    AddDots<0, kTiles, kCount>(w, x, low, &RoundedBlock::sum, acc);
   }
 };
 
@@ -246,7 +272,8 @@ void Streamed(const ProductArgs& a, const ProductRange& range) {
     for (int64_t b = 0; b < blocks; ++b) {
       typename Format::Unpacked block;
       Format::Unpack(weights, b, block);
-      Format::template AddBlock<kCount>(block, x, acc);
+      const auto* w = &block;
+      Format::template AddBlock<1, kCount>(&w, x, acc);
 #pragma GCC unroll 4
       for (int t = 0; t < kCount; ++t) ++x[t];
     }
@@ -255,70 +282,76 @@ void Streamed(const ProductArgs& a, const ProductRange& range) {
   }
 }
 
-// A run of columns whose unpacked codes (10 KiB of 4-bit ones) stay in the first-level cache beside the activations.
-constexpr int64_t kRunBlocks = 32;
-constexpr int64_t kPartTokens = 128;  // sums that are kept from run to run
+// A run of columns whose unpacked codes (8 KiB a tile of 4-bit ones) stay in the first-level cache.
+constexpr int64_t kRunBlocks = 24;
+constexpr int64_t kPartTokens = 128;  // whose sums are kept from run to run
 
 template <typename Format>
 struct Run {
   typename Format::Unpacked blocks[kRunBlocks];
 };
 
-template <typename Format, int kCount>
-inline void AddRun(const Run<Format>& run, int64_t blocks, const RoundedBlock* const* first, Float* acc) {
+// acc[i][t] += run[i] . x[t]; acc is [tiles][kPartTokens].
+template <typename Format, int kRunTiles, int kCount>
+inline void AddRun(const Run<Format>* run, int64_t blocks, const RoundedBlock* first, int64_t x_stride, Float* acc) {
+  Float sums[kRunTiles * kCount];
   const RoundedBlock* x[kCount];
 #pragma GCC unroll 4
-  for (int t = 0; t < kCount; ++t) x[t] = first[t];
+  for (int t = 0; t < kCount; ++t) {
+    x[t] = first + t * x_stride;
+#pragma GCC unroll 4
+    for (int i = 0; i < kRunTiles; ++i) sums[i * kCount + t] = acc[i * kPartTokens + t];
+  }
   for (int64_t b = 0; b < blocks; ++b) {
-    Format::template AddBlock<kCount>(run.blocks[b], x, acc);
+    const typename Format::Unpacked* w[kRunTiles];
+#pragma GCC unroll 4
+    for (int i = 0; i < kRunTiles; ++i) w[i] = &run[i].blocks[b];
+    Format::template AddBlock<kRunTiles, kCount>(w, x, sums);
 #pragma GCC unroll 4
     for (int t = 0; t < kCount; ++t) ++x[t];
   }
-}
-
-// acc[t] += run . x[t] for `count` tokens.
-template <typename Format>
-inline void AddRunOf(int64_t count, const Run<Format>& run, int64_t blocks, const RoundedBlock* const* x, Float* acc) {
-  Float sums[kTokens];
-  for (int64_t t = 0; t < count; ++t) sums[t] = acc[t];
-  switch (count) {
-    case 1:
-      AddRun<Format, 1>(run, blocks, x, sums);
-      break;
-    case 2:
-      AddRun<Format, 2>(run, blocks, x, sums);
-      break;
-    case 3:
-      AddRun<Format, 3>(run, blocks, x, sums);
-      break;
-    default:
-      AddRun<Format, 4>(run, blocks, x, sums);
+#pragma GCC unroll 4
+  for (int t = 0; t < kCount; ++t) {
+#pragma GCC unroll 4
+    for (int i = 0; i < kRunTiles; ++i) acc[i * kPartTokens + t] = sums[i * kCount + t];
   }
-  for (int64_t t = 0; t < count; ++t) acc[t] = sums[t];
 }
 
 // Many tokens (at most kPartTokens): the weights of a run are unpacked once for all.
+template <typename Format, int kCount>
+void BlockedTiles(const ProductArgs& a, int64_t tile, int64_t token_begin, int64_t tokens) {
+  const int64_t blocks = a.cols / 32;
+  Run<Format> run[kCount];
+  Float acc[kCount * kPartTokens];
+  for (int64_t t = 0; t < kCount * kPartTokens; ++t) acc[t] = _mm256_setzero_ps();
+  for (int64_t begin = 0; begin < blocks; begin += kRunBlocks) {
+    const int64_t count = blocks - begin < kRunBlocks ? blocks - begin : kRunBlocks;
+    for (int64_t i = 0; i < kCount; ++i) {
+      const uint8_t* weights = a.tiles + static_cast<size_t>(tile + i) * a.tile_bytes;
+      for (int64_t b = 0; b < count; ++b) Format::Unpack(weights, begin + b, run[i].blocks[b]);
+    }
+    const RoundedBlock* x = a.rounded + token_begin * a.blocks + begin;
+    int64_t t = 0;
+    for (; t + Format::kTokens <= tokens; t += Format::kTokens) {
+      AddRun<Format, kCount, Format::kTokens>(run, count, x + t * a.blocks, a.blocks, acc + t);
+    }
+    if (tokens - t == 3) AddRun<Format, kCount, 3>(run, count, x + t * a.blocks, a.blocks, acc + t);
+    if (tokens - t == 2) AddRun<Format, kCount, 2>(run, count, x + t * a.blocks, a.blocks, acc + t);
+    if (tokens - t == 1) AddRun<Format, kCount, 1>(run, count, x + t * a.blocks, a.blocks, acc + t);
+  }
+  for (int64_t i = 0; i < kCount; ++i) {
+    for (int64_t t = 0; t < tokens; ++t) Store(a, tile + i, token_begin + t, acc[i * kPartTokens + t]);
+  }
+}
+
 template <typename Format>
 void Blocked(const ProductArgs& a, const ProductRange& range) {
-  const int64_t blocks = a.cols / 32;
   const int64_t tokens = range.token_end - range.token_begin;
-  Run<Format> run;
-  Float acc[kPartTokens];
-  for (int64_t tile = range.tile_begin; tile < range.tile_end; ++tile) {
-    const uint8_t* weights = a.tiles + static_cast<size_t>(tile) * a.tile_bytes;
-    for (int64_t t = 0; t < tokens; ++t) acc[t] = _mm256_setzero_ps();
-    for (int64_t begin = 0; begin < blocks; begin += kRunBlocks) {
-      const int64_t count = blocks - begin < kRunBlocks ? blocks - begin : kRunBlocks;
-      for (int64_t b = 0; b < count; ++b) Format::Unpack(weights, begin + b, run.blocks[b]);
-      for (int64_t t = 0; t < tokens; t += kTokens) {
-        const int64_t group = tokens - t < kTokens ? tokens - t : kTokens;
-        const RoundedBlock* x[kTokens];
-        for (int64_t i = 0; i < group; ++i) x[i] = a.rounded + (range.token_begin + t + i) * a.blocks + begin;
-        AddRunOf<Format>(group, run, count, x, acc + t);
-      }
-    }
-    for (int64_t t = 0; t < tokens; ++t) Store(a, tile, range.token_begin + t, acc[t]);
+  int64_t tile = range.tile_begin;
+  for (; tile + Format::kTiles <= range.tile_end; tile += Format::kTiles) {
+    BlockedTiles<Format, Format::kTiles>(a, tile, range.token_begin, tokens);
   }
+  for (; tile < range.tile_end; ++tile) BlockedTiles<Format, 1>(a, tile, range.token_begin, tokens);
 }
 
 template <typename Format>

@@ -161,6 +161,31 @@ TEST_P(MatmulTest, LongPromptsAreCutIntoPartsWithTheSameBits) {
   EXPECT_EQ(together, alone);
 }
 
+// The largest codes against the largest activations of one sign: where 16-bit sums would saturate, this is off by much.
+TEST_P(MatmulTest, TheLargestCodesDoNotSaturate) {
+  const int64_t cols = std::max<int64_t>(64, Traits(GetParam().type).block_elements);
+  ThreadPool pool(1);
+  for (const uint8_t fill : {0xFF, 0x7F, 0x80, 0x00}) {
+    RandomWeights w = Weights(8, cols);
+    if (Traits(GetParam().type).block_elements == 1) return;
+    w.FillCodes(fill);
+    const PackedMatrix packed = Pack(w, pool);
+    for (const float sign : {-1.0f, 1.0f}) {
+      const std::vector<float> x(static_cast<size_t>(6 * cols), sign);
+      Activations activations = *Activations::Create(6, cols);
+      activations.Set(x.data(), 6, cols, cols, !packed.rounds_activations(), pool);
+      std::vector<float> y(6 * 8);
+      Matmul(packed, activations, y.data(), 8, false, pool);
+      for (int64_t r = 0; r < 8; ++r) {
+        const Expected expected = Reference(packed, w.Row(r), Seen(packed, activations, 5));
+        // Offsets are below 1 here, also where all weights are zero.
+        const double tolerance = expected.tolerance + kUlp * static_cast<double>((2 * cols / 32 + 8) * cols);
+        EXPECT_NEAR(y[static_cast<size_t>(5 * 8 + r)], expected.value, tolerance) << int{fill} << " row " << r;
+      }
+    }
+  }
+}
+
 TEST_P(MatmulTest, AGroupIsItsProducts) {
   const int64_t cols = std::max<int64_t>(96, Traits(GetParam().type).block_elements);
   const int64_t tokens = 5;

@@ -30,6 +30,17 @@ struct RandomWeights {
     return w;
   }
 
+  // Every byte but the f16 scales becomes `value`.
+  void FillCodes(uint8_t value) {
+    const DTypeTraits& traits = Traits(view.type);
+    const int scales = view.type == DType::kQ6_K ? 208 : 0;
+    const int scale_bytes = view.type == DType::kQ8_0 || view.type == DType::kQ4_0 || view.type == DType::kQ6_K ? 2 : 4;
+    for (size_t i = 0; i < bytes.size(); ++i) {
+      const int at = static_cast<int>(i % static_cast<size_t>(traits.block_bytes));
+      if (at < scales || at >= scales + scale_bytes) bytes[i] = value;
+    }
+  }
+
   std::vector<float> Row(int64_t r) const {
     std::vector<float> out(static_cast<size_t>(view.cols));
     DequantizeRow(view.type, view.row(r), view.cols, out.data());
