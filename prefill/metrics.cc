@@ -1,0 +1,62 @@
+#include "prefill/metrics.h"
+
+#include "absl/strings/ascii.h"
+
+namespace sluice::prefill {
+
+namespace {
+
+const std::vector<double> kSecondsBuckets = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25,
+                                             0.5,   1,      2.5,   5,    10,    25,   60};
+
+std::vector<MetricRow> Table() {
+  using K = MetricKind;
+  return {
+      {"sluice_prefill_requests_total", K::kCounter, "Prompts accepted and answered, by canonical status code"},
+      {"sluice_prefill_refused_total", K::kCounter, "Prompts refused on arrival, by canonical status code"},
+      {"sluice_prefill_requests_active", K::kGauge, "Prompts accepted and not yet answered"},
+      {"sluice_prefill_requests_queued", K::kGauge, "Prompts that wait for pages or for their first step"},
+      {"sluice_prefill_queued_tokens", K::kGauge, "Prompt tokens accepted and not yet computed"},
+      {"sluice_prefill_tokens_per_second", K::kGauge, "Recent rate of computing prompt tokens while at work"},
+      {"sluice_prefill_prompt_tokens_total", K::kCounter, "Prompt tokens computed"},
+      {"sluice_prefill_steps_total", K::kCounter, "Forward passes over a batch of prompt chunks"},
+      {"sluice_prefill_kv_pages_total", K::kGauge, "KV pages of the pool"},
+      {"sluice_prefill_kv_pages_free", K::kGauge, "KV pages that no prompt holds"},
+      {"sluice_prefill_connections", K::kGauge, "Connections to decode processes, those still shaking hands included"},
+      {"sluice_prefill_kv_frames_sent_total", K::kCounter, "Frames with KV given to the transport"},
+      {"sluice_prefill_kv_bytes_sent_total", K::kCounter, "Bytes of their bodies"},
+      {"sluice_prefill_transfers_failed_total", K::kCounter,
+       "Transfers that decode did not acknowledge, by status code"},
+      {"sluice_prefill_stray_results_total", K::kCounter, "Results from decode for transfers that had ended here"},
+      {"sluice_prefill_queue_seconds", K::kHistogram, "From acceptance to the first step", kSecondsBuckets},
+      {"sluice_prefill_compute_seconds", K::kHistogram, "From the first step to the first token", kSecondsBuckets},
+      {"sluice_prefill_transfer_seconds", K::kHistogram, "From the first token to decode's acknowledgement",
+       kSecondsBuckets},
+  };
+}
+
+}  // namespace
+
+PrefillMetrics::PrefillMetrics()
+    : metrics_(Table()),
+      requests_active(metrics_.gauge("sluice_prefill_requests_active")),
+      requests_queued(metrics_.gauge("sluice_prefill_requests_queued")),
+      queued_tokens(metrics_.gauge("sluice_prefill_queued_tokens")),
+      tokens_per_second(metrics_.gauge("sluice_prefill_tokens_per_second")),
+      kv_pages_total(metrics_.gauge("sluice_prefill_kv_pages_total")),
+      kv_pages_free(metrics_.gauge("sluice_prefill_kv_pages_free")),
+      connections(metrics_.gauge("sluice_prefill_connections")),
+      prompt_tokens(metrics_.counter("sluice_prefill_prompt_tokens_total")),
+      steps(metrics_.counter("sluice_prefill_steps_total")),
+      kv_frames_sent(metrics_.counter("sluice_prefill_kv_frames_sent_total")),
+      kv_bytes_sent(metrics_.counter("sluice_prefill_kv_bytes_sent_total")),
+      stray_results(metrics_.counter("sluice_prefill_stray_results_total")),
+      queue_seconds(metrics_.histogram("sluice_prefill_queue_seconds")),
+      compute_seconds(metrics_.histogram("sluice_prefill_compute_seconds")),
+      transfer_seconds(metrics_.histogram("sluice_prefill_transfer_seconds")) {}
+
+prometheus::Counter& PrefillMetrics::ByCode(std::string_view name, const Status& status) {
+  return metrics_.counter(name, {{"code", absl::AsciiStrToLower(absl::StatusCodeToString(status.code()))}});
+}
+
+}  // namespace sluice::prefill

@@ -1,0 +1,44 @@
+// The metrics of a prefill process: the table, and a typed member for each row. Thread-safe.
+#pragma once
+
+#include "common/metrics.h"
+#include "common/status.h"
+
+namespace sluice::prefill {
+
+class PrefillMetrics {
+ public:
+  PrefillMetrics();
+
+  Metrics& all() { return metrics_; }
+
+  // Answers by canonical code, "ok" included; refusals before a prompt was accepted count apart.
+  prometheus::Counter& requests(const Status& status) { return ByCode("sluice_prefill_requests_total", status); }
+  prometheus::Counter& refused(const Status& status) { return ByCode("sluice_prefill_refused_total", status); }
+  prometheus::Counter& transfers_failed(const Status& status) {
+    return ByCode("sluice_prefill_transfers_failed_total", status);
+  }
+
+ private:
+  prometheus::Counter& ByCode(std::string_view name, const Status& status);
+  Metrics metrics_;
+
+ public:
+  prometheus::Gauge& requests_active;
+  prometheus::Gauge& requests_queued;
+  prometheus::Gauge& queued_tokens;
+  prometheus::Gauge& tokens_per_second;
+  prometheus::Gauge& kv_pages_total;
+  prometheus::Gauge& kv_pages_free;
+  prometheus::Gauge& connections;
+  prometheus::Counter& prompt_tokens;
+  prometheus::Counter& steps;
+  prometheus::Counter& kv_frames_sent;
+  prometheus::Counter& kv_bytes_sent;
+  prometheus::Counter& stray_results;
+  prometheus::Histogram& queue_seconds;
+  prometheus::Histogram& compute_seconds;
+  prometheus::Histogram& transfer_seconds;
+};
+
+}  // namespace sluice::prefill

@@ -1,0 +1,47 @@
+#include "prefill/options.h"
+
+#include <vector>
+
+#include "absl/strings/str_join.h"
+#include "model/kv_layout.h"
+
+namespace sluice {
+
+Status PrefillOptions::Validate() const {
+  std::vector<std::string> problems;
+  const auto at_least = [&problems](absl::string_view field, int64_t value, int64_t low) {
+    if (value < low) problems.push_back(absl::StrCat(field, " is ", value, ", must be at least ", low));
+  };
+  const auto address = [&problems](absl::string_view field, const std::string& value) {
+    const size_t colon = value.rfind(':');
+    if (colon == std::string::npos || colon == 0 || colon + 1 == value.size())
+      problems.push_back(absl::StrCat(field, " is '", value, "', must be host:port"));
+  };
+  const auto positive = [&problems](absl::string_view field, absl::Duration value) {
+    if (value <= absl::ZeroDuration())
+      problems.push_back(absl::StrCat(field, " is ", absl::FormatDuration(value), ", must be above 0"));
+  };
+  if (model_path.empty()) problems.push_back("model_path is empty");
+  address("listen", listen);
+  address("metrics_listen", metrics_listen);
+  at_least("threads", threads, 1);
+  at_least("kv_memory_bytes", kv_memory_bytes, 1);
+  at_least("page_tokens", page_tokens, 1);
+  if (const auto codec = ParseKvCodec(kv_store); !codec.ok())
+    problems.push_back(absl::StrCat("kv_store: ", codec.status().message()));
+  at_least("batch_tokens_max", batch_tokens_max, 1);
+  at_least("requests_max", requests_max, 1);
+  at_least("queued_tokens_max", queued_tokens_max, 1);
+  at_least("request_bytes_max", request_bytes_max, 1 << 16);
+  at_least("frame_bytes_max", frame_bytes_max, 1 << 12);
+  at_least("send_memory_bytes", send_memory_bytes, frame_bytes_max);
+  at_least("connection_bytes_in_flight_max", connection_bytes_in_flight_max, frame_bytes_max);
+  at_least("connections_max", connections_max, 1);
+  positive("connect_timeout", connect_timeout);
+  positive("result_timeout", result_timeout);
+  positive("drain_max", drain_max);
+  if (problems.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrJoin(problems, "; "));
+}
+
+}  // namespace sluice

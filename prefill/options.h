@@ -1,0 +1,45 @@
+// What an operator may set of a prefill process. Plain data: the command line fills it, Validate() judges it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "absl/time/time.h"
+#include "common/status.h"
+
+namespace sluice {
+
+struct PrefillOptions {
+  std::string model_path;                      // GGUF file or Hugging Face folder
+  std::string listen = "127.0.0.1:0";          // gRPC, "host:port"; port 0 picks one
+  std::string metrics_listen = "127.0.0.1:0";  // Prometheus scrapes here
+  std::string cluster_key;                     // opens decode's tickets; empty: cluster_key_file, then the environment
+  std::string cluster_key_file;                // holds the key
+  int announce_fd = -1;                        // gets one JSON line when everything listens, and is closed; -1: none
+
+  int threads = 1;                               // compute threads, the engine thread included
+  bool exact = false;                            // f32 products with dequantised weights: slower, for comparisons
+  int64_t kv_memory_bytes = int64_t{512} << 20;  // KV of prompts on their way, taken and touched at start-up
+  int page_tokens = 16;                          // slots of a KV page; must be equal on both sides
+  std::string kv_store = "bf16";                 // "bf16" or "f32"; f32 doubles the bytes a token
+  // Tokens of one step: what a cancelled prompt still costs, what the first bytes wait for, and the scratch memory.
+  int batch_tokens_max = 256;
+  int requests_max = 256;                         // accepted and not yet answered; one more is refused
+  int64_t queued_tokens_max = int64_t{1} << 20;   // prompt tokens accepted and not yet computed; likewise
+  int64_t request_bytes_max = int64_t{16} << 20;  // of one control message
+
+  int64_t send_memory_bytes = int64_t{32} << 20;               // KV copied out of its pages and not yet sent
+  int64_t connection_bytes_in_flight_max = int64_t{16} << 20;  // the share of one decode process in it
+  int64_t frame_bytes_max = int64_t{4} << 20;                  // of one frame; long chunks of wide models are split
+  int connections_max = 64;                                    // decode processes connected to at once
+
+  absl::Duration connect_timeout = absl::Seconds(2);
+  absl::Duration result_timeout = absl::Seconds(10);  // for decode's answer to a commit
+  absl::Duration drain_max = absl::Seconds(10);       // after SIGTERM, for what runs
+
+  // InvalidArgument with every problem at once.
+  Status Validate() const;
+};
+
+}  // namespace sluice

@@ -1,0 +1,307 @@
+#include "prefill/worker.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "common/proto/convert.h"
+#include "spdlog/spdlog.h"
+
+namespace sluice::prefill {
+
+namespace {
+
+// Ends of calls and of transfers, each at most twice a request: bounded by the requests.
+size_t MailboxMessagesMax(const WorkerOptions& options) { return static_cast<size_t>(options.requests_max) * 4 + 16; }
+
+constexpr double kRateMemorySeconds = 10;  // of computing, after which a measurement weighs 1/e
+
+}  // namespace
+
+Worker::Worker(const WorkerOptions& options, Forward forward, KvPool* pool, const Tokenizer* tokenizer,
+               KvSender* sender, PrefillMetrics* metrics, const Clock* clock)
+    : options_(options),
+      forward_(std::move(forward)),
+      pool_(pool),
+      tokenizer_(tokenizer),
+      sender_(sender),
+      metrics_(metrics),
+      clock_(clock),
+      mailbox_(MailboxMessagesMax(options)) {
+  absl::MutexLock lock(&mutex_);
+  load_.pages_free = pool->pages_free();
+  load_.tokens_per_s = options.tokens_per_s_guess;
+  metrics_->kv_pages_total.Set(pool->pages_total());
+  metrics_->kv_pages_free.Set(pool->pages_free());
+  metrics_->tokens_per_second.Set(options.tokens_per_s_guess);
+}
+
+// --- any thread ---
+
+StatusOr<PromptId> Worker::Submit(proto::PrefillRequest request, proto::Ticket ticket, Done done) {
+  auto prompt = std::make_unique<Prompt>();
+  prompt->arrival = clock_->Now();
+  prompt->deadline = absl::FromUnixMillis(request.deadline_unix_ms());
+  prompt->request = std::move(request);
+  prompt->ticket = std::move(ticket);
+  prompt->done = std::move(done);
+  const int64_t tokens = prompt->tokens();
+  const int64_t pool_tokens = static_cast<int64_t>(pool_->pages_total()) * pool_->options().page_tokens;
+  if (tokens > pool_tokens)
+    return absl::OutOfRangeError(
+        absl::StrCat("the prompt has ", tokens, " tokens, prefill's KV pool holds ", pool_tokens));
+
+  absl::MutexLock lock(&mutex_);
+  if (load_.draining) return absl::UnavailableError("prefill is draining");
+  if (load_.requests >= options_.requests_max)
+    return absl::ResourceExhaustedError(
+        absl::StrCat("prefill has ", load_.requests, " requests, at most ", options_.requests_max));
+  if (load_.queued_tokens > 0 && load_.queued_tokens + tokens > options_.queued_tokens_max)
+    return absl::ResourceExhaustedError(absl::StrCat("prefill has ", load_.queued_tokens,
+                                                     " prompt tokens waiting, at most ", options_.queued_tokens_max));
+  prompt->id = {++last_id_};
+  const PromptId id = prompt->id;
+  ++load_.requests;
+  load_.queued_tokens += tokens;
+  // std::function copies its closure, so the prompt travels as a plain pointer; the message always runs.
+  mailbox_.Post([this, raw = prompt.release()] { Accept(std::unique_ptr<Prompt>(raw)); });
+  return id;
+}
+
+void Worker::Cancel(PromptId id) {
+  mailbox_.Post([this, id] { OnCancel(id); });
+}
+
+void Worker::TransferEnded(TransferId id, const TransferReport& report) {
+  mailbox_.Post([this, id, report] { OnTransferEnded({id.value}, report); });
+}
+
+Worker::Load Worker::load() const {
+  absl::MutexLock lock(&mutex_);
+  return load_;
+}
+
+bool Worker::Drain(absl::Time deadline) {
+  absl::MutexLock lock(&mutex_);
+  load_.draining = true;
+  const auto idle = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return load_.requests == 0; };
+  return mutex_.AwaitWithDeadline(absl::Condition(&idle), deadline);
+}
+
+void Worker::Stop() {
+  {
+    absl::MutexLock lock(&mutex_);
+    load_.draining = true;
+  }
+  mailbox_.Post([this] {
+    stopping_ = true;
+    std::vector<Prompt*> all;
+    for (const auto& [id, prompt] : prompts_) all.push_back(prompt.get());
+    for (Prompt* prompt : all) GiveUp(*prompt, absl::UnavailableError("prefill is stopping"));
+  });
+}
+
+// --- the engine thread ---
+
+void Worker::Serve() {
+  absl::Time wake_at = clock_->Now();
+  while (!stopping_ || !prompts_.empty()) {
+    std::vector<Message> messages = mailbox_.TakeAll(wake_at);
+    for (Message& message : messages) message();
+    wake_at = Step(clock_->Now());
+  }
+}
+
+// Life of a request, step 4: the oldest prompts' next tokens share a forward pass; what it leaves in the pages goes to
+// the sender while the next pass computes, and a prompt's last pass also gives the first tokens.
+absl::Time Worker::Step(absl::Time now) {
+  for (Message& message : mailbox_.TakeAll(absl::InfinitePast())) message();
+  std::vector<Prompt*> prompts;
+  std::vector<PromptView> views;
+  for (const auto& [id, prompt] : prompts_) {
+    if (prompt->state != PromptState::kQueued && prompt->state != PromptState::kComputing) continue;
+    prompts.push_back(prompt.get());
+    views.push_back(View(*prompt));
+  }
+  const Decision decision = Next(now, options_.limits, views, pool_->pages_free());
+  for (const size_t i : decision.cancelled) GiveUp(*prompts[i], absl::CancelledError("cancelled by the caller"));
+  for (const size_t i : decision.expired)
+    GiveUp(*prompts[i], absl::DeadlineExceededError(
+                            absl::StrCat("the request's time is over: ", std::string(Name(prompts[i]->state)))));
+  for (const size_t i : decision.start) Start(*prompts[i], now);
+  if (!decision.chunks.empty()) RunChunks(decision.chunks, prompts);
+  Publish();
+  return decision.chunks.empty() ? decision.wake_at : now;
+}
+
+void Worker::Accept(std::unique_ptr<Prompt> prompt) {
+  const proto::PrefillRequest& request = prompt->request;
+  prompt->generation = {.tokenizer = tokenizer_,
+                        .sampling = FromProto(request.sampling()),
+                        .prompt_ids = {request.prompt_ids().begin(), request.prompt_ids().end()},
+                        .eos_ids = options_.eos_ids,
+                        .vocab_size = options_.vocab_size,
+                        .context_tokens_max = options_.context_tokens_max};
+  Prompt& accepted = *(prompts_[prompt->id] = std::move(prompt));
+  if (stopping_) GiveUp(accepted, absl::UnavailableError("prefill is stopping"));
+}
+
+void Worker::OnCancel(PromptId id) {
+  const auto it = prompts_.find(id);
+  if (it == prompts_.end()) return;
+  it->second->cancelled = true;  // for the scheduler; it looks at these no more:
+  if (it->second->state == PromptState::kHandingOff)
+    GiveUp(*it->second, absl::CancelledError("cancelled by the caller"));
+}
+
+void Worker::OnTransferEnded(PromptId id, const TransferReport& report) {
+  Prompt& prompt = *prompts_.at(id);
+  const bool was_given_up = prompt.state == PromptState::kStopping;
+  SLUICE_CHECK(Apply(prompt, PromptEvent::kTransferEnded));
+  if (was_given_up) return Answer(prompt, prompt.why);
+  if (!report.status.ok()) return Answer(prompt, report.status);
+  prompt.times.set_transfer_us(absl::ToInt64Microseconds(report.handoff));
+  metrics_->transfer_seconds.Observe(absl::ToDoubleSeconds(report.handoff));
+  proto::PrefillReply reply;
+  *reply.mutable_times() = prompt.times;
+  reply.set_kv_bytes(report.kv_bytes);
+  Answer(prompt, reply);
+}
+
+PromptView Worker::View(const Prompt& prompt) const {
+  return {.prompt_tokens = prompt.tokens(),
+          .computed_tokens = prompt.computed_tokens,
+          .pages_needed = pool_->PagesFor(prompt.tokens()),
+          .started = prompt.state == PromptState::kComputing,
+          .cancelled = prompt.cancelled,
+          .deadline = prompt.deadline};
+}
+
+void Worker::Start(Prompt& prompt, absl::Time now) {
+  StatusOr<PageLease> pages = pool_->Lease(pool_->PagesFor(prompt.tokens()));
+  SLUICE_CHECK(pages.ok() && Apply(prompt, PromptEvent::kStart));
+  prompt.pages = *std::move(pages);
+  prompt.started = now;
+  prompt.times.set_queued_us(absl::ToInt64Microseconds(now - prompt.arrival));
+  metrics_->queue_seconds.Observe(absl::ToDoubleSeconds(now - prompt.arrival));
+  sender_->Begin({prompt.id.value}, prompt.ticket, {prompt.pages.pages().begin(), prompt.pages.pages().end()},
+                 prompt.deadline);
+}
+
+void Worker::RunChunks(const std::vector<Chunk>& chunks, const std::vector<Prompt*>& prompts) {
+  Batch batch;
+  int64_t tokens = 0;
+  for (const Chunk& chunk : chunks) {
+    const Prompt& prompt = *prompts[chunk.prompt];
+    const absl::Span<const TokenId> ids = prompt.generation.prompt_ids;
+    batch.sequences.push_back(
+        {.tokens = ids.subspan(static_cast<size_t>(chunk.first_token), static_cast<size_t>(chunk.tokens)),
+         .start_position = chunk.first_token,
+         .pages = prompt.pages.pages(),
+         .logits = chunk.last ? LogitsFor::kLast : LogitsFor::kNone});
+    tokens += chunk.tokens;
+  }
+  const absl::Time began = clock_->Now();
+  const StatusOr<absl::Span<const float>> logits = forward_(batch);
+  if (!logits.ok()) {
+    spdlog::error("a step of {} tokens: {}", tokens, logits.status().ToString());
+    for (const Chunk& chunk : chunks)
+      GiveUp(*prompts[chunk.prompt], absl::InternalError(absl::StrCat("prefill: ", logits.status().message())));
+    return;
+  }
+  CountComputed(tokens, clock_->Now() - began);
+  const auto vocab = static_cast<size_t>(options_.vocab_size);
+  size_t row = 0;
+  for (const Chunk& chunk : chunks) {
+    Prompt& prompt = *prompts[chunk.prompt];
+    prompt.computed_tokens += chunk.tokens;
+    if (chunk.last) {
+      HandOff(prompt, chunk, logits->subspan(row++ * vocab, vocab));
+    } else {
+      sender_->Send({prompt.id.value}, chunk.first_token, chunk.tokens);
+    }
+  }
+}
+
+// One prefill serves all choices: each draws its own first token from the same logits, and decode forks the pages.
+void Worker::HandOff(Prompt& prompt, const Chunk& last, absl::Span<const float> logits) {
+  proto::HandoffRecord record;
+  record.set_request_id(prompt.request.request_id());
+  *record.mutable_prompt_ids() = prompt.request.prompt_ids();
+  *record.mutable_sampling() = prompt.request.sampling();
+  bool all_finished = true;
+  for (int i = 0; i < prompt.generation.sampling.n; ++i) {
+    Generation generation(&prompt.generation, i);
+    proto::GeneratedToken token = generation.Step(logits);
+    proto::ChoiceState& choice = *record.add_choices();
+    choice = generation.State();
+    *choice.add_unsent() = std::move(token);
+    all_finished &= generation.finished();
+  }
+  // Where every choice ends with its first token decode computes nothing, and the rest of the KV is not sent.
+  const int64_t kv_tokens = all_finished ? last.first_token : prompt.tokens();
+  record.set_kv_tokens(static_cast<uint32_t>(kv_tokens));
+  record.mutable_usage()->set_prompt_tokens(static_cast<uint32_t>(prompt.tokens()));
+  record.mutable_usage()->set_completion_tokens(static_cast<uint32_t>(prompt.generation.sampling.n));
+  const absl::Duration computing = clock_->Now() - prompt.started;
+  prompt.times.set_prefill_us(absl::ToInt64Microseconds(computing));
+  metrics_->compute_seconds.Observe(absl::ToDoubleSeconds(computing));
+  *record.mutable_times() = prompt.times;
+  if (!all_finished) sender_->Send({prompt.id.value}, last.first_token, last.tokens);
+  sender_->Commit({prompt.id.value}, std::move(record));
+  SLUICE_CHECK(Apply(prompt, PromptEvent::kComputed));
+}
+
+void Worker::GiveUp(Prompt& prompt, Status why) {
+  if (!Apply(prompt, PromptEvent::kGiveUp)) return;  // it is stopping already
+  if (prompt.state == PromptState::kEnded) return Answer(prompt, why);
+  prompt.why = why;
+  sender_->Cancel({prompt.id.value}, std::move(why));
+}
+
+void Worker::Answer(Prompt& prompt, const StatusOr<proto::PrefillReply>& reply) {
+  SLUICE_CHECK(prompt.state == PromptState::kEnded);
+  const auto node = prompts_.extract(prompt.id);
+  prompt.pages.Release();
+  metrics_->requests(reply.status()).Increment();
+  // The account is settled before the caller knows, so that whoever asks after the answer sees pages and room again.
+  {
+    absl::MutexLock lock(&mutex_);
+    --load_.requests;
+    load_.queued_tokens -= prompt.tokens() - prompt.computed_tokens;
+  }
+  Publish();
+  prompt.done(reply);
+}
+
+void Worker::CountComputed(int64_t tokens, absl::Duration took) {
+  const double seconds = absl::ToDoubleSeconds(took);
+  const double kept = std::exp(-seconds / kRateMemorySeconds);
+  recent_tokens_ = recent_tokens_ * kept + static_cast<double>(tokens);
+  recent_seconds_ = recent_seconds_ * kept + seconds;
+  metrics_->prompt_tokens.Increment(static_cast<double>(tokens));
+  metrics_->steps.Increment();
+  absl::MutexLock lock(&mutex_);
+  load_.queued_tokens -= tokens;
+  if (recent_seconds_ > 0) load_.tokens_per_s = recent_tokens_ / recent_seconds_;
+}
+
+void Worker::Publish() {
+  const auto queued = std::count_if(prompts_.begin(), prompts_.end(),
+                                    [](const auto& entry) { return entry.second->state == PromptState::kQueued; });
+  absl::MutexLock lock(&mutex_);
+  load_.pages_free = pool_->pages_free();
+  metrics_->requests_active.Set(load_.requests);
+  metrics_->requests_queued.Set(static_cast<double>(queued));
+  metrics_->queued_tokens.Set(static_cast<double>(load_.queued_tokens));
+  metrics_->tokens_per_second.Set(load_.tokens_per_s);
+  metrics_->kv_pages_free.Set(load_.pages_free);
+}
+
+bool Worker::Apply(Prompt& prompt, PromptEvent event) {
+  const std::optional<PromptState> next = Next(prompt.state, event);
+  if (next) prompt.state = *next;
+  return next.has_value();
+}
+
+}  // namespace sluice::prefill

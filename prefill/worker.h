@@ -1,0 +1,141 @@
+// The engine of a prefill process: prompts in, their KV and first tokens out to the sender. Owns the KV pool's pages
+// and every prompt; runs on one thread, which is away for a step's computation at a time, so that whatever must be said
+// at once (refusals, load) is said by Submit and load() from a small account under a mutex.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "common/clock.h"
+#include "common/ids.h"
+#include "common/mailbox.h"
+#include "common/proto/worker.pb.h"
+#include "common/status.h"
+#include "model/generation.h"
+#include "model/kv_pool.h"
+#include "model/transformer.h"
+#include "prefill/kv_sender.h"
+#include "prefill/lifecycle.h"
+#include "prefill/metrics.h"
+#include "prefill/scheduler.h"
+
+namespace sluice::prefill {
+
+using PromptId = Id<struct PromptIdTag>;
+
+struct WorkerOptions {
+  SchedulerLimits limits;
+  int requests_max = 0;
+  int64_t queued_tokens_max = 0;
+  double tokens_per_s_guess = 0;  // until steps have been measured
+  // Of the model.
+  int vocab_size = 0;
+  int64_t context_tokens_max = 0;
+  std::vector<TokenId> eos_ids;
+};
+
+class Worker {
+ public:
+  // Runs a batch and returns its logits: Transformer::Forward on the pool.
+  using Forward = std::function<StatusOr<absl::Span<const float>>(const Batch&)>;
+  using Done = std::function<void(const StatusOr<proto::PrefillReply>&)>;
+
+  // `tokenizer` may be null (see GenerationContext). Everything outlives this.
+  Worker(const WorkerOptions& options, Forward forward, KvPool* pool, const Tokenizer* tokenizer, KvSender* sender,
+         PrefillMetrics* metrics, const Clock* clock);
+
+  // --- any thread ---
+
+  // Accepts a request whose ticket and fields were checked (admission.h). `done` is called once, on the engine thread.
+  // ResourceExhausted where the queue is full, OutOfRange for a prompt that the whole pool cannot hold, Unavailable
+  // while draining; `done` is then not called.
+  StatusOr<PromptId> Submit(proto::PrefillRequest request, proto::Ticket ticket, Done done);
+  // Nobody waits for the answer any more. Does nothing where it was given.
+  void Cancel(PromptId id);
+  // For KvSender::Attach.
+  void TransferEnded(TransferId id, const TransferReport& report);
+
+  struct Load {
+    int requests = 0;
+    int64_t queued_tokens = 0;
+    int pages_free = 0;
+    double tokens_per_s = 0;
+    bool draining = false;
+  };
+  Load load() const;
+
+  // Refuses from now on. True once nothing is left, false at `deadline`.
+  bool Drain(absl::Time deadline);
+  // Gives up what runs, with Unavailable; Serve returns when the sender has ended its transfers.
+  void Stop();
+
+  // --- the engine thread ---
+
+  void Serve();
+  // Handles what came and runs one step. Returns when to call it again at the latest.
+  absl::Time Step(absl::Time now);
+
+ private:
+  using Message = std::function<void()>;
+
+  struct Prompt {
+    PromptId id;
+    proto::PrefillRequest request;
+    proto::Ticket ticket;
+    Done done;
+    PromptState state = PromptState::kQueued;
+    int64_t computed_tokens = 0;
+    PageLease pages;
+    GenerationContext generation;
+    bool cancelled = false;
+    absl::Time arrival;
+    absl::Time deadline;
+    absl::Time started;
+    proto::StageTimes times;
+    Status why;  // it was given up
+
+    int64_t tokens() const { return request.prompt_ids_size(); }
+  };
+
+  void Accept(std::unique_ptr<Prompt> prompt);
+  void OnCancel(PromptId id);
+  void OnTransferEnded(PromptId id, const TransferReport& report);
+  PromptView View(const Prompt& prompt) const;
+  void Start(Prompt& prompt, absl::Time now);
+  void RunChunks(const std::vector<Chunk>& chunks, const std::vector<Prompt*>& prompts);
+  void HandOff(Prompt& prompt, const Chunk& last, absl::Span<const float> logits);
+  void GiveUp(Prompt& prompt, Status why);
+  void Answer(Prompt& prompt, const StatusOr<proto::PrefillReply>& reply);
+  void CountComputed(int64_t tokens, absl::Duration took);
+  void Publish();
+  bool Apply(Prompt& prompt, PromptEvent event);
+
+  const WorkerOptions options_;
+  const Forward forward_;
+  KvPool* const pool_;
+  const Tokenizer* const tokenizer_;
+  KvSender* const sender_;
+  PrefillMetrics* const metrics_;
+  const Clock* const clock_;
+  Mailbox<Message> mailbox_;
+
+  mutable absl::Mutex mutex_;
+  Load load_ ABSL_GUARDED_BY(mutex_);
+  uint64_t last_id_ ABSL_GUARDED_BY(mutex_) = 0;
+
+  // Of the engine thread. Ids only grow, so this is the order of arrival.
+  std::map<PromptId, std::unique_ptr<Prompt>> prompts_;
+  double recent_tokens_ = 0;  // decayed sums: their quotient is the rate
+  double recent_seconds_ = 0;
+  bool stopping_ = false;
+};
+
+}  // namespace sluice::prefill
