@@ -2,7 +2,9 @@
 // Parse. The environment is transformers' apply_chat_template: trim_blocks, lstrip_blocks, undefined prints as nothing.
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -25,6 +27,7 @@ class ChatTemplate {
     bool add_generation_prompt = true;
     std::string bos_token;
     std::string eos_token;
+    std::optional<int64_t> now_unix_s;  // what strftime_now shows, in UTC; absent: the system's clock
   };
   // InvalidArgument with the template's own words for raise_exception, with the line for other errors. Work and output
   // are bounded.
