@@ -1,0 +1,346 @@
+#include "gateway/request_flow.h"
+
+#include <algorithm>
+
+#include "common/proto/convert.h"
+#include "common/rng.h"
+
+namespace sluice {
+
+namespace {
+
+constexpr absl::Duration kControlTimeout = absl::Seconds(3);  // of Reserve and Rearm
+constexpr absl::Duration kWaitMin = absl::Milliseconds(50);   // a refusal is never answered by asking again at once
+constexpr absl::Duration kWaitMax = absl::Seconds(2);
+
+bool FromPrefill(FlowEvent event) { return event == FlowEvent::kPrefillFailed; }
+
+// The worker is of no use to this request now, but another one may be.
+bool ElsewhereMayHelp(const Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kUnavailable:
+    case absl::StatusCode::kCancelled:  // by the worker: it is going down
+    case absl::StatusCode::kResourceExhausted:
+    case absl::StatusCode::kFailedPrecondition:
+    case absl::StatusCode::kUnknown:
+      return true;
+    default:
+      return false;
+  }
+}
+
+// The attempt is lost, the worker is fine.
+bool AgainMayHelp(const Status& status) { return absl::IsAborted(status) || absl::IsDataLoss(status); }
+
+// What workers say about each other is not the client's fault: of their codes only those pass that speak about the
+// request itself.
+Status ForClient(const Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kOutOfRange:
+    case absl::StatusCode::kResourceExhausted:
+    case absl::StatusCode::kFailedPrecondition:
+    case absl::StatusCode::kDeadlineExceeded:
+    case absl::StatusCode::kInternal:
+      return status;
+    default:
+      return absl::UnavailableError(status.message());
+  }
+}
+
+int64_t UnixMs(absl::Time time) { return absl::ToUnixMillis(time); }
+
+}  // namespace
+
+RequestFlow::RequestFlow(const FlowEnvironment& environment, FlowRequest request, FlowClient* client)
+    : env_(environment), request_(std::move(request)), client_(client) {}
+
+RequestFlow::~RequestFlow() { Step(FlowEvent::kClientLeft); }
+
+RequestShape RequestFlow::Shape() const {
+  return {.prompt_tokens = static_cast<int64_t>(request_.prompt_ids.size()),
+          .max_tokens = request_.sampling.max_tokens,
+          .n = request_.sampling.n};
+}
+
+Excluded RequestFlow::ExcludedNow() const {
+  Excluded out = excluded_;
+  out.decode.insert(full_.begin(), full_.end());
+  return out;
+}
+
+void RequestFlow::Start() {
+  deadline_ = env_.loop->Now() + request_.timeout;
+  room_deadline_ = env_.loop->Now() + std::min(request_.room_wait, request_.timeout);
+  deadline_timer_ = env_.loop->After(request_.timeout, [this] {
+    StepWith(FlowEvent::kDeadline, absl::DeadlineExceededError(absl::StrCat(
+                                       "the request took longer than ", absl::FormatDuration(request_.timeout),
+                                       " (it was ", absl::string_view(Name(state_).data(), Name(state_).size()), ")")));
+  });
+  lost_ = env_.fleet->Listen([this](WorkerRef worker, const Status& why) { OnLost(worker, why); });
+  Step(FlowEvent::kStart);
+}
+
+void RequestFlow::StepWith(FlowEvent event, Status error) {
+  error_ = std::move(error);
+  Step(event);
+}
+
+void RequestFlow::Step(FlowEvent event) {
+  const FlowStep step = Transition(state_, event, Facts(event));
+  state_ = step.to;
+  if (step.action != FlowAction::kNone) Blame(event);
+  if (step.action == FlowAction::kRearm && !request_.canary) env_.metrics->CountRetry("prefill", error_.code());
+  if (step.action == FlowAction::kStartOver && !request_.canary) {
+    env_.metrics->CountRetry(FromPrefill(event) ? "prefill" : "decode", error_.code());
+  }
+  Do(step.action);
+}
+
+// Asked before a transition: would there be anybody, with the worker that has just failed left out?
+FlowFacts RequestFlow::Facts(FlowEvent event) const {
+  FlowFacts facts;
+  if (event == FlowEvent::kNoRoom) {
+    Excluded excluded = ExcludedNow();
+    facts.another_decode = Pick(env_.fleet->snapshot(), Shape(), excluded).ok();
+    facts.may_wait = env_.loop->Now() + retry_after_ < room_deadline_;
+  }
+  const bool failure = event == FlowEvent::kPrefillFailed || event == FlowEvent::kReserveFailed ||
+                       event == FlowEvent::kRearmFailed || event == FlowEvent::kStreamBroken;
+  if (!failure) return facts;
+  if (FromPrefill(event) && prefills_ < env_.options->prefill_tries &&
+      (ElsewhereMayHelp(error_) || absl::IsDataLoss(error_))) {
+    std::set<int> excluded = excluded_.prefill;
+    if (ElsewhereMayHelp(error_)) excluded.insert(route_.prefill);
+    facts.may_rearm = PickPrefill(env_.fleet->snapshot(), route_.decode, Shape(), excluded).ok();
+  }
+  if (reservations_ < env_.options->decode_tries && !client_->committed() &&
+      (ElsewhereMayHelp(error_) || AgainMayHelp(error_))) {
+    Excluded excluded{.decode = excluded_.decode};
+    if (ElsewhereMayHelp(error_)) excluded.decode.insert(route_.decode);
+    facts.may_start_over = Pick(env_.fleet->snapshot(), Shape(), excluded).ok();
+  }
+  return facts;
+}
+
+void RequestFlow::Do(FlowAction action) {
+  switch (action) {
+    case FlowAction::kNone:
+      return;
+    case FlowAction::kReserve:
+      return Reserve();
+    case FlowAction::kWait:
+      return Wait();
+    case FlowAction::kOpenLegs:
+      return OpenLegs();
+    case FlowAction::kRearm:
+      return Rearm();
+    case FlowAction::kRunPrefill:
+      return RunPrefill();
+    case FlowAction::kStartOver:
+      return StartOver();
+    case FlowAction::kDeliver:
+      return Deliver();
+    case FlowAction::kComplete:
+      return Complete();
+    case FlowAction::kFail:
+      return Fail();
+    case FlowAction::kDrop:
+      return DropLegs();
+  }
+}
+
+void RequestFlow::Reserve() {
+  const StatusOr<Route> route = Pick(env_.fleet->snapshot(), Shape(), ExcludedNow());
+  if (!request_.canary) {
+    env_.metrics->CountRoute(route.ok()                                   ? "disaggregated"
+                             : absl::IsFailedPrecondition(route.status()) ? "mismatch"
+                                                                          : "no_worker");
+  }
+  if (!route.ok()) return StepWith(FlowEvent::kNoWorker, route.status());
+  route_ = *route;
+  env_.fleet->Promise(route_, Shape());
+  proto::ReserveRequest request;
+  request.set_request_id(request_.id);
+  request.set_prompt_tokens(static_cast<uint32_t>(request_.prompt_ids.size()));
+  *request.mutable_sampling() = ToProto(request_.sampling);
+  request.set_deadline_unix_ms(UnixMs(deadline_));
+  control_ = env_.workers->Reserve(route_.decode, request, std::min(kControlTimeout, Remaining()),
+                                   [this](const StatusOr<proto::ReserveReply>& reply) { OnReserve(reply); });
+}
+
+void RequestFlow::OnReserve(const StatusOr<proto::ReserveReply>& reply) {
+  control_.reset();
+  if (reply.ok() && reply->has_no_room()) return OnNoRoom(reply->no_room());
+  ++reservations_;
+  if (reply.ok() && reply->has_ticket()) {
+    reservation_ = *reply;
+    prefills_ = 0;
+    return Step(FlowEvent::kReserved);
+  }
+  Status error = reply.ok() ? absl::InternalError("decode answered a reservation with nothing") : reply.status();
+  // The call's own time is short: that it is over says that this worker is stuck, not that the request is late.
+  if (absl::IsDeadlineExceeded(error)) error = absl::UnavailableError("decode did not answer a reservation in time");
+  StepWith(FlowEvent::kReserveFailed,
+           WithContext(error, "decode " + env_.workers->address({WorkerRole::kDecode, route_.decode})));
+}
+
+void RequestFlow::OnNoRoom(const proto::NoRoom& no_room) {
+  if (!request_.canary) env_.metrics->no_room.Increment();
+  full_.insert(route_.decode);
+  // Spread by up to a half, so that those refused together do not all come back together.
+  const absl::Duration hint = std::clamp(absl::Milliseconds(no_room.retry_after_ms()), kWaitMin, kWaitMax);
+  retry_after_ = hint * (1.0 + 0.5 * RandomUniform(request_.id, static_cast<uint64_t>(full_.size())));
+  StepWith(FlowEvent::kNoRoom, absl::ResourceExhaustedError(
+                                   absl::StrCat("no room: the request needs ", no_room.pages_needed(), " KV pages, ",
+                                                no_room.pages_free(), " of ", no_room.pages_total(), " are free")));
+}
+
+void RequestFlow::Wait() {
+  wait_timer_ = env_.loop->After(retry_after_, [this] {
+    full_.clear();
+    Step(FlowEvent::kWaitOver);
+  });
+}
+
+// Both at once: decode must be listening for the commit before prefill can send it.
+void RequestFlow::OpenLegs() {
+  proto::GenerateRequest request;
+  request.set_reservation_id(reservation_->reservation_id());
+  request.set_epoch(reservation_->epoch());
+  generate_ = env_.workers->Generate(
+      route_.decode, request, Remaining(), [this](proto::GenerateEvent event) { OnEvent(std::move(event)); },
+      [this](const Status& status) { OnStreamEnd(status); });
+  generate_->Next();
+  RunPrefill();
+}
+
+void RequestFlow::RunPrefill() {
+  ++prefills_;
+  proto::PrefillRequest request;
+  request.set_request_id(request_.id);
+  request.mutable_prompt_ids()->Assign(request_.prompt_ids.begin(), request_.prompt_ids.end());
+  *request.mutable_sampling() = ToProto(request_.sampling);
+  request.set_ticket(reservation_->ticket());
+  request.set_deadline_unix_ms(UnixMs(deadline_));
+  run_ = env_.workers->Run(route_.prefill, request, Remaining(), [this](const StatusOr<proto::PrefillReply>& reply) {
+    run_.reset();
+    if (reply.ok()) {
+      env_.fleet->ReportSuccess({WorkerRole::kPrefill, route_.prefill});
+      return Step(FlowEvent::kPrefillDone);
+    }
+    StepWith(FlowEvent::kPrefillFailed,
+             WithContext(reply.status(), "prefill " + env_.workers->address({WorkerRole::kPrefill, route_.prefill})));
+  });
+}
+
+void RequestFlow::Rearm() {
+  run_.reset();
+  if (ElsewhereMayHelp(error_)) excluded_.prefill.insert(route_.prefill);
+  const StatusOr<int> prefill = PickPrefill(env_.fleet->snapshot(), route_.decode, Shape(), excluded_.prefill);
+  if (!prefill.ok()) return StepWith(FlowEvent::kNoWorker, prefill.status());
+  route_.prefill = *prefill;
+  proto::RearmRequest request;
+  request.set_reservation_id(reservation_->reservation_id());
+  request.set_epoch(reservation_->epoch());
+  control_ = env_.workers->Rearm(route_.decode, request, std::min(kControlTimeout, Remaining()),
+                                 [this](const StatusOr<proto::ReserveReply>& reply) { OnRearm(reply); });
+}
+
+void RequestFlow::OnRearm(const StatusOr<proto::ReserveReply>& reply) {
+  control_.reset();
+  if (reply.ok() && reply->has_ticket()) {
+    reservation_ = *reply;
+    return Step(FlowEvent::kRearmed);
+  }
+  Status error = reply.ok() ? absl::AbortedError("decode gave no new ticket") : reply.status();
+  if (absl::IsDeadlineExceeded(error)) error = absl::UnavailableError("decode did not answer a rearm in time");
+  StepWith(FlowEvent::kRearmFailed, std::move(error));
+}
+
+void RequestFlow::StartOver() {
+  if (ElsewhereMayHelp(error_)) excluded_.decode.insert(route_.decode);
+  // Which end of a failed pair was at fault is not known: with another decode worker the old prefill gets a chance.
+  excluded_.prefill.clear();
+  DropLegs();
+  client_->OnRestart();
+  Reserve();
+}
+
+// The router prefers others for a while to a worker that is gone.
+void RequestFlow::Blame(FlowEvent event) {
+  if (!absl::IsUnavailable(error_) && !absl::IsCancelled(error_)) return;
+  if (FromPrefill(event)) return env_.fleet->ReportFailure({WorkerRole::kPrefill, route_.prefill});
+  const bool from_decode =
+      event == FlowEvent::kStreamBroken || event == FlowEvent::kReserveFailed || event == FlowEvent::kRearmFailed;
+  if (from_decode) env_.fleet->ReportFailure({WorkerRole::kDecode, route_.decode});
+}
+
+void RequestFlow::OnEvent(proto::GenerateEvent event) {
+  event_ = std::move(event);
+  Step(event_.last() ? FlowEvent::kLast : FlowEvent::kTokens);
+}
+
+void RequestFlow::OnStreamEnd(const Status& status) {
+  const std::string who = "decode " + env_.workers->address({WorkerRole::kDecode, route_.decode});
+  StepWith(FlowEvent::kStreamBroken, status.ok()
+                                         ? absl::UnavailableError(who + " ended the stream before the last token")
+                                         : WithContext(status, who));
+}
+
+void RequestFlow::OnLost(WorkerRef worker, const Status& why) {
+  if (worker == WorkerRef{WorkerRole::kPrefill, route_.prefill} && run_ != nullptr) {
+    run_.reset();
+    StepWith(FlowEvent::kPrefillFailed, why);
+  } else if (worker == WorkerRef{WorkerRole::kDecode, route_.decode} && generate_ != nullptr) {
+    StepWith(FlowEvent::kStreamBroken, why);
+  } else if (worker == WorkerRef{WorkerRole::kDecode, route_.decode} && control_ != nullptr) {
+    control_.reset();
+    ++reservations_;
+    StepWith(FlowEvent::kReserveFailed, why);
+  }
+}
+
+void RequestFlow::Deliver() {
+  control_.reset();  // a rearm that the commit has overtaken
+  paused_ = !client_->OnEvent(event_);
+  if (!paused_) generate_->Next();
+}
+
+void RequestFlow::Resume() {
+  if (!paused_ || state_ != FlowState::kStreaming) return;
+  paused_ = false;
+  generate_->Next();
+}
+
+void RequestFlow::Complete() {
+  env_.fleet->ReportSuccess({WorkerRole::kDecode, route_.decode});
+  reservation_.reset();                    // decode has dropped its lease with the last event
+  if (run_ != nullptr) run_->LetFinish();  // prefill's answer may come after the last token
+  DropLegs();
+  client_->OnEvent(event_);
+  client_->OnDone(event_);
+}
+
+void RequestFlow::Fail() {
+  DropLegs();
+  client_->OnFailed(ForClient(error_), retry_after_);
+}
+
+// Cancelling the stream frees the reservation, unless the cancellation overtakes the stream's opening: so it is also
+// released by name.
+void RequestFlow::DropLegs() {
+  control_.reset();
+  generate_.reset();
+  run_.reset();
+  wait_timer_.reset();
+  if (IsFinal(state_)) deadline_timer_.reset();
+  if (!reservation_.has_value()) return;
+  proto::ReleaseRequest release;
+  release.set_reservation_id(reservation_->reservation_id());
+  release.set_epoch(reservation_->epoch());
+  env_.workers->Release(route_.decode, release);
+  reservation_.reset();
+}
+
+}  // namespace sluice

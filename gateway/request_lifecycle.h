@@ -1,0 +1,77 @@
+// What can happen to one request between its validation and its last token, as a table. Pure: RequestFlow asks it what
+// to do and does it.
+#pragma once
+
+#include <string_view>
+
+namespace sluice {
+
+enum class FlowState {
+  kNew,
+  kReserving,       // asked a decode worker for pages
+  kWaitingForRoom,  // all of them were full
+  kHandingOff,      // Generate is open, prefill runs
+  kRearming,        // prefill failed: asking decode for a new ticket for the same pages
+  kStreaming,       // tokens come
+  kFinished,
+  kFailed,
+  kCancelled,
+};
+inline constexpr int kFlowStates = 9;
+
+enum class FlowEvent {
+  kStart,
+  kReserved,
+  kNoRoom,
+  kReserveFailed,
+  kNoWorker,  // the router has nobody left
+  kWaitOver,
+  kPrefillDone,
+  kPrefillFailed,
+  kRearmed,
+  kRearmFailed,
+  kTokens,
+  kLast,          // tokens, and there are no more
+  kStreamBroken,  // decode has failed, or lost the reservation
+  kDeadline,
+  kClientLeft,
+};
+inline constexpr int kFlowEvents = 15;
+
+enum class FlowAction {
+  kNone,
+  kReserve,     // choose workers and ask decode for pages
+  kWait,        // for room, as long as decode hinted
+  kOpenLegs,    // Generate on decode, Run on prefill
+  kRearm,       // drop the prefill leg, choose another, ask for its ticket
+  kRunPrefill,  // with the new ticket
+  kStartOver,   // drop both legs and what came of them, release the pages, choose again
+  kDeliver,
+  kComplete,  // deliver, then end the answer
+  kFail,      // drop both legs, release the pages, tell the client
+  kDrop,      // drop both legs, release the pages; there is no client any more
+};
+
+// What the table needs to know of the moment.
+struct FlowFacts {
+  bool may_wait = false;        // for room: time is left for it
+  bool another_decode = false;  // an untried one, after a refusal for want of room
+  bool may_rearm = false;       // the failure is prefill's, tries are left and so is another worker
+  bool may_start_over = false;  // another reservation may do better, tries are left, nothing has been sent
+};
+
+struct FlowStep {
+  FlowState to = FlowState::kFailed;
+  FlowAction action = FlowAction::kNone;
+  bool operator==(const FlowStep&) const = default;
+};
+
+// Every edge. Events that a state does not expect (answers that crossed with something else) leave it as it is; final
+// states are left by nothing.
+FlowStep Transition(FlowState from, FlowEvent event, const FlowFacts& facts);
+
+inline bool IsFinal(FlowState state) { return state >= FlowState::kFinished; }
+std::string_view Name(FlowState state);
+std::string_view Name(FlowEvent event);
+
+}  // namespace sluice

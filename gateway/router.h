@@ -1,0 +1,64 @@
+// Which workers take a request: a pure function of a snapshot of the fleet. Decode comes first, since it owns the
+// memory.
+#pragma once
+
+#include <cstdint>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "common/proto/handoff.pb.h"
+#include "common/status.h"
+
+namespace sluice {
+
+struct WorkerSnapshot {
+  std::string address;
+  std::string unusable_because;  // empty where it takes work
+  bool suspect = false;          // has failed lately: only where nobody else is left
+  uint64_t epoch = 0;
+  std::string model_hash;
+  proto::KvLayout layout;
+
+  int64_t pages_total = 0;  // decode
+  int64_t pages_free = 0;   // decode; less what was promised to requests since its last report
+
+  int64_t queued_prompt_tokens = 0;   // prefill; with what was sent to it since its last report
+  double prefill_tokens_per_s = 0.0;  // prefill; 0: not known yet
+};
+
+struct FleetSnapshot {
+  std::vector<WorkerSnapshot> prefill;
+  std::vector<WorkerSnapshot> decode;
+};
+
+struct RequestShape {
+  int64_t prompt_tokens = 0;
+  int64_t max_tokens = 0;
+  int n = 1;
+};
+
+struct Excluded {
+  std::set<int> prefill;
+  std::set<int> decode;
+};
+
+struct Route {
+  int decode = 0;
+  int prefill = 0;
+};
+
+// Pages that decode leases for it: prompt and generation of the first choice, and of the others what they cannot share.
+int64_t PagesNeeded(const RequestShape& shape, int64_t page_tokens);
+
+// Empty where KV of `prefill` can go to `decode`; otherwise what differs, with both values.
+std::string Mismatch(const WorkerSnapshot& prefill, const WorkerSnapshot& decode);
+
+// Unavailable where a role has no usable worker left, FailedPrecondition where there are some but none fit each other;
+// both say why.
+StatusOr<Route> Pick(const FleetSnapshot& fleet, const RequestShape& shape, const Excluded& excluded);
+// For a reservation that exists: another prefill for that decode worker.
+StatusOr<int> PickPrefill(const FleetSnapshot& fleet, int decode, const RequestShape& shape,
+                          const std::set<int>& excluded);
+
+}  // namespace sluice
