@@ -4,7 +4,7 @@
 #include "gtest/gtest.h"
 #include "kernels/isa.h"
 #include "tests/model/engine_fixture.h"
-#include "tests/model/golden_tensors.h"
+#include "tests/model/goldens.h"
 
 namespace sluice {
 namespace {

@@ -1,6 +1,7 @@
-#include "tests/model/golden_tensors.h"
+#include "tests/model/goldens.h"
 
 #include <cstring>
+#include <fstream>
 
 #include "common/mapped_file.h"
 #include "common/status.h"
@@ -33,6 +34,42 @@ std::map<std::string, GoldenTensor> ReadGoldenTensors(const std::string& path) {
     }
   }
   return tensors;
+}
+
+namespace {
+
+nlohmann::json ReadJson(const std::string& path) {
+  std::ifstream file(path);
+  SLUICE_CHECK(file.good(), "", path);
+  return nlohmann::json::parse(file);
+}
+
+}  // namespace
+
+std::vector<RealPrompt> ReadRealPrompts(const std::string& path) {
+  const nlohmann::json goldens = ReadJson(path);
+  std::vector<RealPrompt> prompts;
+  for (const nlohmann::json& p : goldens["prompts"]) {
+    RealPrompt& prompt = prompts.emplace_back();
+    p.at("name").get_to(prompt.name);
+    p.at("ids").get_to(prompt.ids);
+    p.at("greedy_ids").get_to(prompt.greedy_ids);
+    p.at("first_token_top20").get_to(prompt.first_top20);
+    for (size_t i = 0; i < prompt.greedy_ids.size(); ++i) {
+      RealPrompt::Step& step = prompt.steps.emplace_back();
+      p.at("steps_top5").at(i).get_to(step.top);
+      p.at("steps_logsumexp").at(i).get_to(step.log_sum_exp);
+      p.at("steps_margin").at(i).get_to(step.margin);
+    }
+  }
+  return prompts;
+}
+
+RealPerplexity ReadRealPerplexity(const std::string& path) {
+  const nlohmann::json golden = ReadJson(path);
+  return {.ids = golden.at("ids").get<std::vector<TokenId>>(),
+          .whole = golden.at("whole").at("perplexity"),
+          .chunks512 = golden.at("chunks512").at("perplexity")};
 }
 
 }  // namespace sluice
