@@ -2,15 +2,14 @@
 // transport under manual time where waits and failures are at stake.
 #include "prefill/kv_sender.h"
 
-#include <cstring>
 #include <thread>
 
-#include "absl/synchronization/notification.h"
 #include "common/dtype.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "model/handoff.h"
 #include "model/kv_codec.h"
+#include "tests/prefill/fake_transport.h"
 #include "transport/loopback.h"
 
 namespace sluice::prefill {
@@ -359,33 +358,6 @@ TEST_F(KvSenderTest, StoppingEndsWhatRuns) {
   sender_->Stop();
   EXPECT_EQ(AwaitReport(1).status.code(), absl::StatusCode::kUnavailable);
 }
-
-// Records what is asked of it; a test plays the peer.
-class FakeTransport final : public Transport {
- public:
-  std::string address() const override { return ""; }
-  ConnectionId Connect(const std::string&, std::string, absl::Duration,
-                       std::function<void(StatusOr<std::string>)> done) override {
-    connects.push_back(std::move(done));
-    return {connects.size()};
-  }
-  void Send(ConnectionId connection, std::string header, absl::Span<const std::byte> payload,
-            std::function<void(Status)> done) override {
-    sends.push_back({connection, *DecodeKvFrameHeader(header), payload.size(), std::move(done)});
-  }
-  void Close(ConnectionId connection) override { closed.push_back(connection); }
-  TransportCounters counters() const override { return {}; }
-
-  struct Sent {
-    ConnectionId connection;
-    KvFrameHeader header;
-    size_t bytes;
-    std::function<void(Status)> done;
-  };
-  std::vector<std::function<void(StatusOr<std::string>)>> connects;
-  std::vector<Sent> sends;
-  std::vector<ConnectionId> closed;
-};
 
 class KvSenderTimeTest : public ::testing::Test {
  protected:

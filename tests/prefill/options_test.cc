@@ -1,0 +1,33 @@
+#include "prefill/options.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace sluice {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+TEST(PrefillOptions, DefaultsNeedOnlyAModel) {
+  PrefillOptions options;
+  options.model_path = "model.gguf";
+  EXPECT_TRUE(options.Validate().ok()) << options.Validate();
+}
+
+TEST(PrefillOptions, EveryProblemIsNamedAtOnce) {
+  PrefillOptions options;
+  options.listen = "nowhere";
+  options.threads = 0;
+  options.kv_store = "int9";
+  options.send_memory_bytes = 1;
+  options.drain_max = absl::ZeroDuration();
+  const Status status = options.Validate();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("model_path is empty"), HasSubstr("listen is 'nowhere'"), HasSubstr("threads is 0"),
+                    HasSubstr("int9"), HasSubstr("send_memory_bytes is 1"), HasSubstr("drain_max")));
+}
+
+}  // namespace
+}  // namespace sluice
