@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_join.h"
 #include "transport/loopback.h"
+#include "transport/ucx.h"
 
 namespace sluice {
 
@@ -9,6 +10,7 @@ namespace {
 
 constexpr TransportBackend kBackends[] = {
     {.name = "loopback", .crosses_processes = false, .peers_can_be_silent = false, .create = CreateLoopbackTransport},
+    {.name = "ucx", .crosses_processes = true, .peers_can_be_silent = true, .create = CreateUcxTransport},
 };
 
 }  // namespace

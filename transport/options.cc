@@ -11,6 +11,7 @@ Status TransportOptions::Validate() const {
     if (value == 0) problems.push_back(absl::StrCat(name, " is 0, must be at least 1"));
   };
   at_least_one("connections_max", connections_max);
+  at_least_one("handshakes_max", handshakes_max);
   at_least_one("header_bytes_max", header_bytes_max);
   at_least_one("hello_bytes_max", hello_bytes_max);
   at_least_one("payload_bytes_max", payload_bytes_max);

@@ -53,7 +53,9 @@ class Receiver {
 struct TransportOptions {
   std::string listen_address;  // "host:port", port 0 picks one; empty: does not listen
   std::string advertise_host;  // what peers are told instead of the listening host; needed where that is a wildcard
+  std::string auth_key;        // both ends prove that they know it before anything else is looked at
   size_t connections_max = 1024;
+  size_t handshakes_max = 128;  // strangers at the door; one more pushes out the oldest
   size_t header_bytes_max = 1024;
   size_t hello_bytes_max = 16384;  // also of the reply
   size_t payload_bytes_max = size_t{64} << 20;
