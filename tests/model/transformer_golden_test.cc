@@ -118,7 +118,8 @@ TEST_P(TinyGolden, Bf16CacheStaysWithinItsTolerance) {
 
 std::vector<Case> Cases() {
   std::vector<Case> cases;
-  for (const char* model : {"llama-mha", "llama-gqa", "llama-mqa-tied", "llama-rope-linear", "llama-rope-llama3"}) {
+  for (const char* model :
+       {"llama-mha", "llama-gqa", "llama-mqa-tied", "llama-rope-linear", "llama-rope-llama3", "llama-rope-yarn"}) {
     for (const Isa isa : SupportedIsas()) cases.push_back({model, isa});
   }
   return cases;
