@@ -22,25 +22,26 @@ namespace sluice {
 struct GenerationContext {
   const Tokenizer* tokenizer = nullptr;  // null: ids only, no text and no stop strings (models without a tokenizer)
   SamplingParams sampling;
-  std::vector<TokenId> prompt_ids;       // for the repetition penalty
+  std::vector<TokenId> prompt_ids;  // for the repetition penalty
   std::vector<TokenId> eos_ids;
   int vocab_size = 0;
-  int64_t context_tokens_max = 0;        // prompt + generated never exceed it; then FINISH_LENGTH
+  int64_t context_tokens_max = 0;  // prompt + generated never exceed it; then FINISH_LENGTH
 };
 
 class Generation {
  public:
   Generation(const GenerationContext* context, int choice_index);
-  // Continues from another process's state. DataLoss where the state contradicts itself or the context.
+  // Continues from another process's state, which came over a wire: everything in it is compared with what the
+  // generated tokens lead to. DataLoss where the state contradicts itself or the context.
   static StatusOr<Generation> Resume(const GenerationContext* context, const proto::ChoiceState& state);
 
   // Samples the next token from `logits`, [vocab], and does everything that follows from it. Returns the token with the
-  // text that became sendable. REQUIRES: !finished().
-  proto::GeneratedToken Step(absl::Span<const float> logits);
+  // text that became sendable; the last token's includes what had been held back. Internal where the logits are no
+  // numbers or not `vocab_size` of them; nothing has changed then. REQUIRES: !finished().
+  StatusOr<proto::GeneratedToken> Step(absl::Span<const float> logits);
 
   bool finished() const;
   proto::FinishReason finish() const;
-  // After the end: text that was held back and is now known to be sendable (already in the last Step's token).
   absl::Span<const TokenId> generated() const;
   std::string_view stop_match() const;  // the stop string that ended it; empty otherwise
 

@@ -232,10 +232,11 @@ void Worker::HandOff(Prompt& prompt, const Chunk& last, absl::Span<const float> 
   bool all_finished = true;
   for (int i = 0; i < prompt.generation.sampling.n; ++i) {
     Generation generation(&prompt.generation, i);
-    proto::GeneratedToken token = generation.Step(logits);
+    StatusOr<proto::GeneratedToken> token = generation.Step(logits);
+    if (!token.ok()) return GiveUp(prompt, WithContext(token.status(), "prefill"));
     proto::ChoiceState& choice = *record.add_choices();
     choice = generation.State();
-    *choice.add_unsent() = std::move(token);
+    *choice.add_unsent() = *std::move(token);
     all_finished &= generation.finished();
   }
   // Where every choice ends with its first token decode computes nothing, and the rest of the KV is not sent.

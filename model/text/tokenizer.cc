@@ -5,7 +5,7 @@
 #include "model/text/added_tokens.h"
 #include "model/text/bpe.h"
 #include "model/text/byte_alphabet.h"
-#include "model/text/pre_tokenizer.h"
+#include "model/text/text_splitter.h"
 #include "model/text/unicode.h"
 #include "model/text/utf8.h"
 
@@ -15,9 +15,9 @@ namespace {
 
 class ByteLevelTokenizer final : public Tokenizer {
  public:
-  ByteLevelTokenizer(const TokenizerData& data, Bpe bpe, PreTokenizer pre_tokenizer)
+  ByteLevelTokenizer(const TokenizerData& data, Bpe bpe, TextSplitter text_splitter)
       : bpe_(std::move(bpe)),
-        pre_tokenizer_(std::move(pre_tokenizer)),
+        splitter_(std::move(text_splitter)),
         matchers_{{Matcher(data, false, false), Matcher(data, true, false)},
                   {Matcher(data, false, true), Matcher(data, true, true)}},
         nfc_(data.nfc),
@@ -83,12 +83,12 @@ class ByteLevelTokenizer final : public Tokenizer {
         ids.push_back(part.id);
         continue;
       }
-      for (const std::string_view piece : pre_tokenizer_.Split(part.text)) bpe_.Encode(piece, scratch, ids);
+      for (const std::string_view piece : splitter_.Split(part.text)) bpe_.Encode(piece, scratch, ids);
     }
   }
 
   Bpe bpe_;
-  PreTokenizer pre_tokenizer_;
+  TextSplitter splitter_;
   AddedTokens matchers_[2][2];  // [after the normaliser][special ones too]
   bool nfc_;
   bool add_bos_;
@@ -123,8 +123,8 @@ StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Create(const TokenizerData& data
   if (data.tokens.empty()) return absl::InvalidArgumentError("tokenizer: the vocabulary is empty");
   SLUICE_RETURN_IF_ERROR(CheckIds(data));
   SLUICE_ASSIGN_OR_RETURN(Bpe bpe, Bpe::Create(data));
-  SLUICE_ASSIGN_OR_RETURN(PreTokenizer pre_tokenizer, PreTokenizer::Create(data));
-  return std::make_unique<ByteLevelTokenizer>(data, std::move(bpe), std::move(pre_tokenizer));
+  SLUICE_ASSIGN_OR_RETURN(TextSplitter text_splitter, TextSplitter::Create(data));
+  return std::make_unique<ByteLevelTokenizer>(data, std::move(bpe), std::move(text_splitter));
 }
 
 }  // namespace sluice

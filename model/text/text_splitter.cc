@@ -1,4 +1,4 @@
-#include "model/text/pre_tokenizer.h"
+#include "model/text/text_splitter.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
@@ -46,7 +46,7 @@ struct FreeMatch {
 };
 }  // namespace
 
-class PreTokenizer::Pattern {
+class TextSplitter::Pattern {
  public:
   static StatusOr<std::unique_ptr<Pattern>> Create(const std::string& source) {
     const std::string translated = Translate(source);
@@ -100,21 +100,21 @@ class PreTokenizer::Pattern {
   std::unique_ptr<pcre2_match_context, FreeContext> context_;
 };
 
-PreTokenizer::PreTokenizer() = default;
-PreTokenizer::PreTokenizer(PreTokenizer&&) noexcept = default;
-PreTokenizer& PreTokenizer::operator=(PreTokenizer&&) noexcept = default;
-PreTokenizer::~PreTokenizer() = default;
+TextSplitter::TextSplitter() = default;
+TextSplitter::TextSplitter(TextSplitter&&) noexcept = default;
+TextSplitter& TextSplitter::operator=(TextSplitter&&) noexcept = default;
+TextSplitter::~TextSplitter() = default;
 
-StatusOr<PreTokenizer> PreTokenizer::Create(const TokenizerData& data) {
-  PreTokenizer pre;
+StatusOr<TextSplitter> TextSplitter::Create(const TokenizerData& data) {
+  TextSplitter splitter;
   for (const std::string& source : data.split_patterns) {
     SLUICE_ASSIGN_OR_RETURN(auto pattern, Pattern::Create(source));
-    pre.patterns_.push_back(std::move(pattern));
+    splitter.patterns_.push_back(std::move(pattern));
   }
-  return pre;
+  return splitter;
 }
 
-std::vector<std::string_view> PreTokenizer::Split(std::string_view text) const {
+std::vector<std::string_view> TextSplitter::Split(std::string_view text) const {
   std::vector<std::string_view> pieces;
   if (text.empty()) return pieces;
   pieces.push_back(text);

@@ -17,20 +17,20 @@
 
 namespace sluice {
 
-class PreTokenizer {
+class TextSplitter {
  public:
   // InvalidArgument names a pattern that does not compile.
-  static StatusOr<PreTokenizer> Create(const TokenizerData& data);
-  PreTokenizer(PreTokenizer&&) noexcept;
-  PreTokenizer& operator=(PreTokenizer&&) noexcept;
-  ~PreTokenizer();
+  static StatusOr<TextSplitter> Create(const TokenizerData& data);
+  TextSplitter(TextSplitter&&) noexcept;
+  TextSplitter& operator=(TextSplitter&&) noexcept;
+  ~TextSplitter();
 
   // The pieces of `text` in order; together they are `text`. REQUIRES: valid UTF-8.
   std::vector<std::string_view> Split(std::string_view text) const;
 
  private:
   class Pattern;
-  PreTokenizer();
+  TextSplitter();
   std::vector<std::unique_ptr<Pattern>> patterns_;
 };
 
