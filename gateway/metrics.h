@@ -13,9 +13,9 @@ namespace sluice {
 std::vector<MetricRow> GatewayMetricTable();
 
 class GatewayMetrics {
- public:
-  GatewayMetrics() : metrics_(GatewayMetricTable()) {}
+  Metrics metrics_{GatewayMetricTable()};  // before the members that are made from it
 
+ public:
   // HTTP
   prometheus::Gauge& connections = metrics_.gauge("sluice_gateway_connections");
   prometheus::Gauge& connections_refused = metrics_.gauge("sluice_gateway_connections_refused");
@@ -41,9 +41,6 @@ class GatewayMetrics {
   void SetWorkers(std::string_view role, int usable, int configured);
 
   Metrics& metrics() { return metrics_; }
-
- private:
-  Metrics metrics_;
 };
 
 }  // namespace sluice

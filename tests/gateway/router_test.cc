@@ -1,0 +1,111 @@
+#include "gateway/router.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace sluice {
+namespace {
+
+using testing::HasSubstr;
+
+WorkerSnapshot Decode(int64_t pages_free) {
+  WorkerSnapshot worker;
+  worker.address = absl::StrCat("decode with ", pages_free);
+  worker.layout.set_page_tokens(16);
+  worker.pages_total = 1000;
+  worker.pages_free = pages_free;
+  return worker;
+}
+
+WorkerSnapshot Prefill(int64_t queued, double rate) {
+  WorkerSnapshot worker;
+  worker.address = absl::StrCat("prefill with ", queued);
+  worker.layout.set_page_tokens(16);
+  worker.queued_prompt_tokens = queued;
+  worker.prefill_tokens_per_s = rate;
+  return worker;
+}
+
+constexpr RequestShape kShape{.prompt_tokens = 100, .max_tokens = 28, .n = 1};
+
+TEST(Router, CountsPagesThatChoicesCannotShare) {
+  EXPECT_EQ(PagesNeeded({.prompt_tokens = 1, .max_tokens = 1, .n = 1}, 16), 1);
+  EXPECT_EQ(PagesNeeded({.prompt_tokens = 16, .max_tokens = 1, .n = 1}, 16), 2);
+  // Each further choice has its own copy of the page that the prompt leaves half full.
+  EXPECT_EQ(PagesNeeded({.prompt_tokens = 20, .max_tokens = 10, .n = 4}, 16), 2 + 3 * 1);
+  EXPECT_EQ(PagesNeeded({.prompt_tokens = 32, .max_tokens = 17, .n = 2}, 16), 4 + 2);
+}
+
+TEST(Router, PicksTheDecodeWithMostFreePages) {
+  const FleetSnapshot fleet{{Prefill(0, 100)}, {Decode(50), Decode(90), Decode(70)}};
+  EXPECT_EQ(Pick(fleet, kShape, {})->decode, 1);
+}
+
+TEST(Router, PicksThePrefillThatWouldBeDoneFirst) {
+  // 1000 queued at 1000/s are done before 300 at 100/s.
+  const FleetSnapshot fleet{{Prefill(300, 100), Prefill(1000, 1000)}, {Decode(50)}};
+  EXPECT_EQ(Pick(fleet, kShape, {})->prefill, 1);
+}
+
+TEST(Router, TakesAnUnknownRateForTypical) {
+  const FleetSnapshot fleet{{Prefill(500, 100), Prefill(0, 0)}, {Decode(50)}};
+  EXPECT_EQ(Pick(fleet, kShape, {})->prefill, 1);
+}
+
+TEST(Router, LeavesOutUnusableAndExcludedWorkers) {
+  FleetSnapshot fleet{{Prefill(0, 100), Prefill(10, 100)}, {Decode(90), Decode(80), Decode(70)}};
+  fleet.decode[0].unusable_because = "is draining";
+  const StatusOr<Route> route = Pick(fleet, kShape, {.prefill = {0}, .decode = {1}});
+  EXPECT_EQ(route->decode, 2);
+  EXPECT_EQ(route->prefill, 1);
+}
+
+TEST(Router, PrefersWhoHasNotFailedLately) {
+  FleetSnapshot fleet{{Prefill(0, 100), Prefill(500, 100)}, {Decode(90), Decode(50)}};
+  fleet.prefill[0].suspect = fleet.decode[0].suspect = true;
+  EXPECT_EQ(Pick(fleet, kShape, {})->decode, 1);
+  EXPECT_EQ(Pick(fleet, kShape, {})->prefill, 1);
+  fleet.prefill[1].suspect = fleet.decode[1].suspect = true;
+  EXPECT_EQ(Pick(fleet, kShape, {})->decode, 0);
+}
+
+TEST(Router, AFullDecodeIsStillAskedWhenAllAreFull) {
+  const FleetSnapshot fleet{{Prefill(0, 100)}, {Decode(1), Decode(2)}};
+  EXPECT_EQ(Pick(fleet, kShape, {})->decode, 1);
+}
+
+TEST(Router, SaysWhyNobodyIsLeft) {
+  FleetSnapshot fleet{{Prefill(0, 100)}, {Decode(90), Decode(80)}};
+  fleet.decode[0].unusable_because = "does not answer";
+  const Status status = Pick(fleet, kShape, {.decode = {1}}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("decode with 90: does not answer; decode with 80: tried"));
+}
+
+TEST(Router, MatchesPrefillToDecodeByLayout) {
+  FleetSnapshot fleet{{Prefill(0, 100), Prefill(900, 100)}, {Decode(90)}};
+  fleet.prefill[0].layout.set_store_codec("bf16");
+  fleet.prefill[1].layout.set_store_codec("f32");
+  fleet.decode[0].layout.set_store_codec("f32");
+  EXPECT_EQ(Pick(fleet, kShape, {})->prefill, 1);
+}
+
+TEST(Router, TakesTheNextDecodeWhereNoPrefillFitsTheBest) {
+  FleetSnapshot fleet{{Prefill(0, 100)}, {Decode(90), Decode(10)}};
+  fleet.decode[0].layout.set_page_tokens(32);
+  EXPECT_EQ(Pick(fleet, kShape, {})->decode, 1);
+}
+
+TEST(Router, NamesBothValuesWhereNobodyFits) {
+  FleetSnapshot fleet{{Prefill(0, 100)}, {Decode(90)}};
+  fleet.prefill[0].layout.set_store_codec("bf16");
+  fleet.decode[0].layout.set_store_codec("f32");
+  fleet.decode[0].layout.set_page_tokens(32);
+  const Status status = Pick(fleet, kShape, {}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("store codec bf16 and f32"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("page_tokens 16 and 32"));
+}
+
+}  // namespace
+}  // namespace sluice
