@@ -224,31 +224,39 @@ void Worker::RunChunks(const std::vector<Chunk>& chunks, const std::vector<Promp
 }
 
 // One prefill serves all choices: each draws its own first token from the same logits, and decode forks the pages.
-void Worker::HandOff(Prompt& prompt, const Chunk& last, absl::Span<const float> logits) {
-  proto::HandoffRecord record;
-  record.set_request_id(prompt.request.request_id());
-  *record.mutable_prompt_ids() = prompt.request.prompt_ids();
-  *record.mutable_sampling() = prompt.request.sampling();
+StatusOr<bool> Worker::ChooseFirstTokens(const Prompt& prompt, absl::Span<const float> logits,
+                                         proto::HandoffRecord* record) const {
   bool all_finished = true;
   for (int i = 0; i < prompt.generation.sampling.n; ++i) {
     Generation generation(&prompt.generation, i);
-    StatusOr<proto::GeneratedToken> token = generation.Step(logits);
-    if (!token.ok()) return GiveUp(prompt, WithContext(token.status(), "prefill"));
-    proto::ChoiceState& choice = *record.add_choices();
+    SLUICE_ASSIGN_OR_RETURN(proto::GeneratedToken token, generation.Step(logits));
+    proto::ChoiceState& choice = *record->add_choices();
     choice = generation.State();
-    *choice.add_unsent() = *std::move(token);
+    *choice.add_unsent() = std::move(token);
     all_finished &= generation.finished();
   }
+  return all_finished;
+}
+
+void Worker::HandOff(Prompt& prompt, const Chunk& last, absl::Span<const float> logits) {
+  proto::HandoffRecord record;
+  const StatusOr<bool> all_finished = ChooseFirstTokens(prompt, logits, &record);
+  if (!all_finished.ok()) {
+    spdlog::error("request {}: {}", prompt.request.request_id(), all_finished.status().ToString());
+    return GiveUp(prompt, WithContext(all_finished.status(), "prefill"));
+  }
+  record.set_request_id(prompt.request.request_id());
+  *record.mutable_prompt_ids() = prompt.request.prompt_ids();
+  *record.mutable_sampling() = prompt.request.sampling();
   // Where every choice ends with its first token decode computes nothing, and the rest of the KV is not sent.
-  const int64_t kv_tokens = all_finished ? last.first_token : prompt.tokens();
-  record.set_kv_tokens(static_cast<uint32_t>(kv_tokens));
+  record.set_kv_tokens(static_cast<uint32_t>(*all_finished ? last.first_token : prompt.tokens()));
   record.mutable_usage()->set_prompt_tokens(static_cast<uint32_t>(prompt.tokens()));
   record.mutable_usage()->set_completion_tokens(static_cast<uint32_t>(prompt.generation.sampling.n));
   const absl::Duration computing = clock_->Now() - prompt.started;
   prompt.times.set_prefill_us(absl::ToInt64Microseconds(computing));
   metrics_->compute_seconds.Observe(absl::ToDoubleSeconds(computing));
   *record.mutable_times() = prompt.times;
-  if (!all_finished) sender_->Send({prompt.id.value}, last.first_token, last.tokens);
+  if (!*all_finished) sender_->Send({prompt.id.value}, last.first_token, last.tokens);
   sender_->Commit({prompt.id.value}, std::move(record));
   SLUICE_CHECK(Apply(prompt, PromptEvent::kComputed));
 }

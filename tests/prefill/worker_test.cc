@@ -1,0 +1,390 @@
+// Worker and sender together in one thread under manual time; the test plays decode, and the model is a rule: after
+// token t comes t + 1.
+#include "prefill/worker.h"
+
+#include "common/proto/convert.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "model/handoff.h"
+#include "tests/prefill/fake_transport.h"
+
+namespace sluice::prefill {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+constexpr KvLayout kLayout = {.layers = 2, .kv_heads = 1, .head_dim = 16};
+constexpr int kVocab = 64;
+constexpr TokenId kEos = 63;
+constexpr int kPageTokens = 4;
+constexpr int kPages = 16;
+constexpr int kBatchTokens = 10;
+
+class WorkerTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const proto::KvLayout layout = ToProto(kLayout, KvCodec::kBf16, kPageTokens);
+    sender_ = *KvSender::Create({.hello = MakeHello("prefill", {1}, "hash", layout, KvCodec::kBf16),
+                                 .send_memory_bytes = 1 << 16,
+                                 .connection_bytes_in_flight_max = 1 << 16,
+                                 .frame_bytes_max = 4096,
+                                 .chunk_tokens_max = kBatchTokens,
+                                 .connections_max = 4,
+                                 .connect_timeout = absl::Seconds(2),
+                                 .result_timeout = absl::Seconds(10)},
+                                pool_.get(), &clock_, &metrics_);
+    worker_ = std::make_unique<Worker>(
+        WorkerOptions{.limits = {.batch_tokens_max = kBatchTokens, .logit_rows_max = 4},
+                      .requests_max = 40,
+                      .queued_tokens_max = 200,
+                      .tokens_per_s_guess = 100,
+                      .vocab_size = kVocab,
+                      .context_tokens_max = 128,
+                      .eos_ids = {kEos}},
+        [this](const Batch& batch) { return Forward(batch); }, pool_.get(), nullptr, sender_.get(), &metrics_, &clock_);
+    sender_->Attach(&transport_, [this](TransferId id, const TransferReport& r) { worker_->TransferEnded(id, r); });
+  }
+  void TearDown() override {
+    worker_->Stop();
+    Run();
+    EXPECT_EQ(pool_->pages_free(), kPages);
+    EXPECT_EQ(worker_->load().requests, 0);
+    EXPECT_EQ(worker_->load().queued_tokens, 0);
+  }
+
+  StatusOr<absl::Span<const float>> Forward(const Batch& batch) {
+    if (forward_error) return *forward_error;
+    logits_.clear();
+    steps_.emplace_back();
+    for (const SequenceChunk& s : batch.sequences) {
+      steps_.back().push_back(static_cast<int>(s.tokens.size()));
+      if (s.logits == LogitsFor::kNone) continue;
+      const size_t row = logits_.size();
+      logits_.resize(row + kVocab);
+      logits_[row + static_cast<size_t>((s.tokens.back() + 1) % kVocab)] = 100.0f;
+    }
+    if (poison_logits) std::fill(logits_.begin(), logits_.end(), std::numeric_limits<float>::quiet_NaN());
+    clock_.Advance(absl::Milliseconds(100));
+    return absl::Span<const float>(logits_);
+  }
+
+  proto::PrefillRequest Request(int tokens, TokenId last = 5, const SamplingParams& sampling = {.temperature = 0}) {
+    proto::PrefillRequest request;
+    request.set_request_id(++last_request_);
+    for (int i = 0; i + 1 < tokens; ++i) request.add_prompt_ids(i % 50);
+    request.add_prompt_ids(last);
+    *request.mutable_sampling() = ToProto(sampling);
+    request.set_deadline_unix_ms(absl::ToUnixMillis(clock_.Now() + absl::Seconds(60)));
+    return request;
+  }
+  StatusOr<PromptId> Submit(const proto::PrefillRequest& request) {
+    proto::Ticket ticket;
+    ticket.set_request_id(request.request_id());
+    ticket.set_reservation_id(request.request_id());
+    ticket.set_generation(1);
+    ticket.set_decode_epoch(99);
+    ticket.set_kv_address("d:1");
+    return worker_->Submit(request, ticket, [this, id = request.request_id()](const StatusOr<proto::PrefillReply>& r) {
+      EXPECT_FALSE(replies_.contains(id)) << "answered twice";
+      replies_.emplace(id, r);
+    });
+  }
+  // One turn of everything: a step, what it sends, what the peer says to that.
+  void Turn() {
+    worker_->Step(clock_.Now());
+    sender_->Poll(clock_.Now());
+    for (; connected_ < transport_.connects.size(); ++connected_) {
+      const proto::KvLayout layout = ToProto(kLayout, KvCodec::kBf16, kPageTokens);
+      transport_.connects[connected_](MakeHello("decode", {99}, "hash", layout, KvCodec::kBf16).SerializeAsString());
+    }
+    for (; sent_ < transport_.sends.size(); ++sent_) {
+      const FakeTransport::Sent sent = transport_.sends[sent_];
+      sent.done(absl::OkStatus());
+      if (sent.header.kind == FrameKind::kCommit && decode_answers) AnswerCommit(sent);
+    }
+    sender_->Poll(clock_.Now());
+  }
+  void Run(int turns = 40) {
+    for (int i = 0; i < turns; ++i) Turn();
+  }
+  void AnswerCommit(const FakeTransport::Sent& sent) {
+    const std::string payload =
+        MakeTransferResult(sent.header.request, sent.header.reservation, sent.header.generation, commit_answer)
+            .SerializeAsString();
+    KvFrameHeader header = {.kind = FrameKind::kResult, .payload_bytes = payload.size()};
+    const absl::Span<const std::byte> bytes(reinterpret_cast<const std::byte*>(payload.data()), payload.size());
+    const auto landing = sender_->OnMessage(sent.connection, Encode(header, bytes), payload.size());
+    ASSERT_TRUE(landing.ok()) << landing.status();
+    std::copy(bytes.begin(), bytes.end(), landing->memory.begin());
+    sender_->OnLanded(sent.connection, landing->token, absl::OkStatus());
+  }
+
+  proto::HandoffRecord RecordOf(uint64_t request) {
+    proto::HandoffRecord record;
+    for (const auto& sent : transport_.sends) {
+      if (sent.header.kind != FrameKind::kCommit || sent.header.request.value != request) continue;
+      EXPECT_TRUE(record.ParseFromString(sent.payload));
+    }
+    EXPECT_EQ(record.request_id(), request) << "no commit";
+    return record;
+  }
+  // Tokens of layer 0 whose KV was sent.
+  uint32_t KvTokensSent(uint64_t request) const {
+    uint32_t tokens = 0;
+    for (const auto& sent : transport_.sends) {
+      if (sent.header.kind == FrameKind::kKv && sent.header.request.value == request && sent.header.layer == 0)
+        tokens += sent.header.tokens;
+    }
+    return tokens;
+  }
+  void ExpectHandedOff(const proto::PrefillRequest& request) {
+    ASSERT_TRUE(replies_.contains(request.request_id()));
+    EXPECT_TRUE(replies_.at(request.request_id()).ok()) << replies_.at(request.request_id()).status();
+    const HandoffExpectation expected = {.request = {request.request_id()},
+                                         .prompt_tokens = request.prompt_ids_size(),
+                                         .n = request.sampling().n(),
+                                         .max_tokens = request.sampling().max_tokens(),
+                                         .vocab_size = kVocab};
+    const proto::HandoffRecord record = RecordOf(request.request_id());
+    const Status valid = Validate(record, expected);
+    EXPECT_TRUE(valid.ok()) << valid;
+    EXPECT_EQ(KvTokensSent(request.request_id()), record.kv_tokens());
+  }
+  absl::StatusCode CodeOf(const proto::PrefillRequest& request) {
+    if (!replies_.contains(request.request_id())) return absl::StatusCode::kUnknown;
+    return replies_.at(request.request_id()).status().code();
+  }
+
+  ManualClock clock_;
+  PrefillMetrics metrics_;
+  std::unique_ptr<KvPool> pool_ =
+      *KvPool::Create({.layout = kLayout, .codec = KvCodec::kBf16, .page_tokens = kPageTokens, .pages = kPages});
+  FakeTransport transport_;
+  std::unique_ptr<KvSender> sender_;
+  std::unique_ptr<Worker> worker_;
+  std::map<uint64_t, StatusOr<proto::PrefillReply>> replies_;
+  std::vector<std::vector<int>> steps_;
+  std::vector<float> logits_;
+  std::optional<Status> forward_error;
+  bool poison_logits = false;
+  bool decode_answers = true;
+  Status commit_answer;
+  uint64_t last_request_ = 0;
+  size_t connected_ = 0;
+  size_t sent_ = 0;
+};
+
+TEST_F(WorkerTest, APromptRunsInChunksAndIsHandedOffWithItsFirstToken) {
+  const auto request = Request(25);
+  ASSERT_TRUE(Submit(request).ok());
+  Run();
+  EXPECT_THAT(steps_, ElementsAre(ElementsAre(10), ElementsAre(10), ElementsAre(5)));
+  ExpectHandedOff(request);
+  const proto::HandoffRecord record = RecordOf(request.request_id());
+  EXPECT_EQ(record.kv_tokens(), 25u);
+  EXPECT_EQ(record.choices(0).generated(0), 6);
+  EXPECT_EQ(record.choices(0).unsent(0).token(), 6);
+  EXPECT_EQ(record.choices(0).finish(), proto::FINISH_NONE);
+  EXPECT_EQ(record.times().prefill_us(), 300'000);
+  EXPECT_EQ(replies_.at(1)->kv_bytes(), Bytes(kLayout, KvCodec::kBf16, 25));
+}
+
+TEST_F(WorkerTest, ChunksAreSentWhileTheNextOneIsStillToCome) {
+  ASSERT_TRUE(Submit(Request(25)).ok());
+  Turn();
+  Turn();
+  EXPECT_GE(KvTokensSent(1), 10u);
+  EXPECT_EQ(replies_.size(), 0u);
+}
+
+TEST_F(WorkerTest, PromptsAroundPageBordersCarryTheirOwnTokenCount) {
+  for (const int tokens : {1, 2, 3, 4, 5, 8, 12, 16, 17}) {
+    const auto request = Request(tokens);
+    ASSERT_TRUE(Submit(request).ok());
+    Run();
+    ExpectHandedOff(request);
+    EXPECT_EQ(RecordOf(request.request_id()).kv_tokens(), static_cast<uint32_t>(tokens));
+  }
+}
+
+TEST_F(WorkerTest, EachOfNChoicesHasItsFirstTokenAndThePromptRunsOnce) {
+  SamplingParams sampling = {.temperature = 1};
+  sampling.n = 4;
+  const auto request = Request(7, 5, sampling);
+  ASSERT_TRUE(Submit(request).ok());
+  Run();
+  EXPECT_THAT(steps_, ElementsAre(ElementsAre(7)));
+  ExpectHandedOff(request);
+  EXPECT_EQ(RecordOf(request.request_id()).usage().completion_tokens(), 4u);
+}
+
+TEST_F(WorkerTest, AFirstTokenThatEndsTheAnswerIsHandedOverAndTheRestOfTheKvIsNot) {
+  const auto eos = Request(25, kEos - 1);
+  SamplingParams stop = {.temperature = 0};
+  stop.stop_token_ids = {6};
+  const auto stopped = Request(8, 5, stop);
+  SamplingParams one = {.temperature = 0};
+  one.max_tokens = 1;
+  const auto limited = Request(8, 5, one);
+  for (const auto& request : {eos, stopped, limited}) ASSERT_TRUE(Submit(request).ok());
+  Run();
+  for (const auto& request : {eos, stopped, limited}) ExpectHandedOff(request);
+  EXPECT_EQ(RecordOf(1).choices(0).finish(), proto::FINISH_STOP);
+  EXPECT_EQ(RecordOf(1).kv_tokens(), 20u);
+  EXPECT_EQ(RecordOf(2).choices(0).finish(), proto::FINISH_STOP);
+  EXPECT_EQ(RecordOf(2).kv_tokens() % 8, RecordOf(2).kv_tokens());
+  EXPECT_EQ(RecordOf(3).choices(0).finish(), proto::FINISH_LENGTH);
+  EXPECT_EQ(RecordOf(3).usage().completion_tokens(), 1u);
+}
+
+TEST_F(WorkerTest, MorePromptsThanPagesAllEnd) {
+  std::vector<proto::PrefillRequest> requests;
+  for (int i = 0; i < 32; ++i) {
+    requests.push_back(Request(1 + i % 9));
+    ASSERT_TRUE(Submit(requests.back()).ok());
+  }
+  Run(200);
+  for (const auto& request : requests) ExpectHandedOff(request);
+  EXPECT_EQ(pool_->pages_free(), kPages);
+}
+
+TEST_F(WorkerTest, ACancelledPromptGivesItsPagesBackInEveryState) {
+  decode_answers = false;
+  const auto handing_off = Request(4), computing = Request(40), queued = Request(30);
+  const PromptId a = *Submit(handing_off), b = *Submit(computing), c = *Submit(queued);
+  Turn();
+  Turn();
+  ASSERT_EQ(replies_.size(), 0u);
+  for (const PromptId id : {a, b, c}) worker_->Cancel(id);
+  Run(3);
+  for (const auto& request : {handing_off, computing, queued})
+    EXPECT_EQ(CodeOf(request), absl::StatusCode::kCancelled) << request.request_id();
+  EXPECT_EQ(pool_->pages_free(), kPages);
+  int aborts = 0;
+  for (const auto& sent : transport_.sends) aborts += sent.header.kind == FrameKind::kAbort;
+  EXPECT_EQ(aborts, 2) << "decode hears of the two that had begun";
+}
+
+TEST_F(WorkerTest, ALateOrUnknownCancellationDoesNothing) {
+  const auto request = Request(4);
+  const PromptId id = *Submit(request);
+  Run();
+  worker_->Cancel(id);
+  worker_->Cancel({12345});
+  Run(3);
+  ExpectHandedOff(request);
+}
+
+TEST_F(WorkerTest, DeadlinesFireWithoutTrafficWhetherQueuedOrComputed) {
+  decode_answers = false;
+  const auto waits_for_decode = Request(60), waits_for_pages = Request(60);
+  ASSERT_TRUE(Submit(waits_for_decode).ok());
+  ASSERT_TRUE(Submit(waits_for_pages).ok());
+  for (int i = 0; i < 8; ++i) Turn();
+  clock_.Advance(absl::Seconds(5));
+  Run(3);
+  EXPECT_EQ(replies_.size(), 0u);
+  clock_.Advance(absl::Seconds(60));
+  Run(3);
+  EXPECT_EQ(CodeOf(waits_for_decode), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(CodeOf(waits_for_pages), absl::StatusCode::kDeadlineExceeded);
+}
+
+TEST_F(WorkerTest, DecodesRefusalIsTheAnswer) {
+  commit_answer = absl::DataLossError("a frame was damaged");
+  const auto request = Request(4);
+  ASSERT_TRUE(Submit(request).ok());
+  Run();
+  EXPECT_EQ(CodeOf(request), absl::StatusCode::kDataLoss);
+}
+
+TEST_F(WorkerTest, ALostPeerStopsTheComputationForIt) {
+  const auto request = Request(60);
+  ASSERT_TRUE(Submit(request).ok());
+  Turn();
+  Turn();
+  sender_->OnClosed({1}, absl::UnavailableError("gone"));
+  Run(5);
+  EXPECT_EQ(CodeOf(request), absl::StatusCode::kUnavailable);
+  EXPECT_LT(steps_.size(), 5u);
+}
+
+TEST_F(WorkerTest, AFailedStepFailsItsPromptsOnly) {
+  const auto bad = Request(4);
+  forward_error = absl::InvalidArgumentError("odd");
+  ASSERT_TRUE(Submit(bad).ok());
+  Run(3);
+  EXPECT_EQ(CodeOf(bad), absl::StatusCode::kInternal);
+  forward_error.reset();
+  const auto good = Request(4);
+  ASSERT_TRUE(Submit(good).ok());
+  Run();
+  ExpectHandedOff(good);
+}
+
+TEST_F(WorkerTest, LogitsThatAreNoNumbersFailTheirPromptAndTellDecode) {
+  ASSERT_TRUE(Submit(Request(4)).ok());
+  Run(5);  // connected
+  poison_logits = true;
+  const auto request = Request(4);
+  ASSERT_TRUE(Submit(request).ok());
+  Run(5);
+  EXPECT_EQ(CodeOf(request), absl::StatusCode::kInternal);
+  EXPECT_EQ(transport_.sends.back().header.kind, FrameKind::kAbort);
+}
+
+TEST_F(WorkerTest, WhatIsBeyondABoundIsRefusedAtOnceWithBothNumbers) {
+  const Status large = Submit(Request(65)).status();
+  EXPECT_EQ(large.code(), absl::StatusCode::kOutOfRange);
+  EXPECT_THAT(std::string(large.message()), HasSubstr("65 tokens, prefill's KV pool holds 64"));
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(Submit(Request(60)).ok());
+  const Status tokens = Submit(Request(21)).status();
+  EXPECT_EQ(tokens.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(tokens.message()), HasSubstr("180 prompt tokens waiting, at most 200"));
+  worker_->Stop();
+  Run();
+}
+
+TEST_F(WorkerTest, MoreRequestsThanAllowedAreRefused) {
+  for (int i = 0; i < 40; ++i) ASSERT_TRUE(Submit(Request(1)).ok());
+  EXPECT_EQ(Submit(Request(1)).status().code(), absl::StatusCode::kResourceExhausted);
+  Run(100);
+  EXPECT_TRUE(Submit(Request(1)).ok());
+}
+
+TEST_F(WorkerTest, DrainingRefusesNewPromptsAndFinishesTheOthers) {
+  const auto running = Request(30);
+  ASSERT_TRUE(Submit(running).ok());
+  EXPECT_FALSE(worker_->Drain(absl::InfinitePast()));
+  EXPECT_EQ(Submit(Request(1)).status().code(), absl::StatusCode::kUnavailable);
+  Run();
+  ExpectHandedOff(running);
+  EXPECT_TRUE(worker_->Drain(absl::InfinitePast()));
+}
+
+TEST_F(WorkerTest, StoppingAnswersEveryone) {
+  const auto computing = Request(30), queued = Request(60);
+  ASSERT_TRUE(Submit(computing).ok());
+  ASSERT_TRUE(Submit(queued).ok());
+  Turn();
+  worker_->Stop();
+  Run(3);
+  EXPECT_EQ(CodeOf(computing), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(CodeOf(queued), absl::StatusCode::kUnavailable);
+}
+
+TEST_F(WorkerTest, LoadSaysWhatWaitsAndHowFastItGoes) {
+  EXPECT_EQ(worker_->load().tokens_per_s, 100);
+  ASSERT_TRUE(Submit(Request(25)).ok());
+  EXPECT_EQ(worker_->load().queued_tokens, 25);
+  EXPECT_EQ(worker_->load().requests, 1);
+  Turn();
+  EXPECT_EQ(worker_->load().queued_tokens, 15);
+  EXPECT_NEAR(worker_->load().tokens_per_s, 100, 1);  // 10 tokens in 100 ms
+  EXPECT_EQ(worker_->load().pages_free, kPages - 7);
+}
+
+}  // namespace
+}  // namespace sluice::prefill
