@@ -167,13 +167,20 @@ Status UcxConnection::HandleWelcome(const ControlFrame& frame) {
   return absl::OkStatus();
 }
 
-Status UcxConnection::HandleProbe() {
-  state_ = State::kOpen;
-  if (connect_done_ != nullptr) {
-    known_ = true;
-    std::exchange(connect_done_, nullptr)(std::move(words_));
-    return absl::OkStatus();
+// The connecting side opens here and not after Progress: messages may come in the same round.
+void UcxConnection::OnProbe() {
+  if (state_ != State::kAwaitProbe) return;
+  if (connect_done_ == nullptr) {
+    probed_ = true;
+    return;
   }
+  state_ = State::kOpen;
+  known_ = true;
+  std::exchange(connect_done_, nullptr)(std::move(words_));
+}
+
+Status UcxConnection::OpenAccepted() {
+  state_ = State::kOpen;
   SLUICE_RETURN_IF_ERROR(endpoint_->Connect(peer_address_, peer_secret_));
   endpoint_->SendProbe();
   for (EarlySend& send : std::exchange(early_sends_, {})) Send(send.header, send.payload, std::move(send.done));
@@ -206,7 +213,7 @@ bool UcxConnection::Progress() {
   if (!has_messages() || !endpoint_) return false;
   const bool moved = endpoint_->Progress() > 0;
   if (probed_ && state_ == State::kAwaitProbe) {
-    const Status opened = HandleProbe();
+    const Status opened = OpenAccepted();
     if (!opened.ok()) Close(opened, true);
   }
   if (!failure_.ok()) Close(std::exchange(failure_, absl::OkStatus()), /*tell_peer=*/true);
@@ -288,6 +295,7 @@ void UcxConnection::FinishClose() {
 
 StatusOr<Landing> UcxConnection::OnMessage(std::string_view header, size_t payload_bytes) {
   const TransportOptions& options = shared_->options;
+  if (state_ != State::kOpen) return absl::InvalidArgumentError("a message before the handshake was over");
   if (header.size() > options.header_bytes_max || payload_bytes > options.payload_bytes_max)
     return absl::InvalidArgumentError(absl::StrCat("header of ", header.size(), " and payload of ", payload_bytes,
                                                    " bytes; at most ", options.header_bytes_max, " and ",

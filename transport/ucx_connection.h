@@ -72,7 +72,7 @@ class UcxConnection final : public UcxEndpoint::Handler {
   // `tell_peer`: with a goodbye.
   void Close(const Status& why, bool tell_peer);
 
-  void OnProbe() override { probed_ = true; }
+  void OnProbe() override;
   StatusOr<Landing> OnMessage(std::string_view header, size_t payload_bytes) override;
   void OnLanded(uint64_t token, size_t payload_bytes, const Status& status) override;
   void OnFailure(const Status& why) override;
@@ -84,7 +84,7 @@ class UcxConnection final : public UcxEndpoint::Handler {
   Status HandleHello(const ControlFrame& frame);
   Status HandleWelcome(const ControlFrame& frame);
   Status CreateEndpoint();
-  Status HandleProbe();
+  Status OpenAccepted();
   SteadyTime KeepAlive(SteadyTime now);
   std::string Introduce(ControlKind kind, std::string words);
   void Refuse(const Status& why);

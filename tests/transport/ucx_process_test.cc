@@ -1,0 +1,140 @@
+// Two real processes: the peer is another program, which may be stopped and killed.
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+
+#include "absl/time/clock.h"
+#include "common/crc32c.h"
+#include "gmock/gmock.h"
+#include "tests/transport/node.h"
+
+namespace sluice {
+
+namespace {
+
+class Peer {
+ public:
+  Peer(const std::string& mode, const std::string& address) {
+    int in[2], out[2];
+    SLUICE_CHECK(pipe2(in, O_CLOEXEC) == 0 && pipe2(out, O_CLOEXEC) == 0);
+    pid_ = fork();
+    SLUICE_CHECK(pid_ >= 0);
+    if (pid_ == 0) {
+      dup2(in[0], STDIN_FILENO);
+      dup2(out[1], STDOUT_FILENO);
+      execl(SLUICE_TRANSPORT_PEER, SLUICE_TRANSPORT_PEER, mode.c_str(), address.c_str(), nullptr);
+      _exit(127);
+    }
+    close(in[0]);
+    close(out[1]);
+    stdin_ = in[1];
+    stdout_ = out[0];
+  }
+  ~Peer() {
+    Kill();
+    close(stdin_);
+    close(stdout_);
+  }
+
+  // The line that it prints once it runs.
+  std::string AwaitAddress() {
+    std::string line;
+    char c = 0;
+    while (read(stdout_, &c, 1) == 1 && c != '\n') line.push_back(c);
+    return line;
+  }
+  void Signal(int signal) { kill(pid_, signal); }
+  void Kill() {
+    if (pid_ < 0) return;
+    kill(pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);
+    pid_ = -1;
+  }
+
+ private:
+  pid_t pid_ = -1;
+  int stdin_ = -1;
+  int stdout_ = -1;
+};
+
+TEST(UcxProcess, MessagesGoThereAndBack) {
+  Peer peer("echo", "127.0.0.1:0");
+  Node node;
+  node.Start("ucx");
+  StatusOr<ConnectionId> connection = node.Connect(peer.AwaitAddress());
+  ASSERT_TRUE(connection.ok()) << connection.status();
+  size_t count = 0;
+  for (size_t bytes : {size_t{0}, size_t{1}, size_t{4095}, size_t{65536}, size_t{8} << 20}) {
+    const std::vector<std::byte> payload = Pattern(bytes, bytes);
+    ASSERT_TRUE(node.Send(*connection, absl::StrCat(bytes), payload).ok());
+    node.AwaitMessages(++count);
+    const LandedMessage echoed = node.messages().back();
+    EXPECT_EQ(echoed.header, absl::StrCat(bytes));
+    EXPECT_TRUE(echoed.payload == payload) << bytes << " bytes came back changed";
+  }
+}
+
+TEST(UcxProcess, AKilledPeerIsNoticedAtOnceAndLeavesMemoryQuiet) {
+  Node node;
+  node.Start("ucx", {.peer_silence_max = absl::Minutes(5)});
+  Peer peer("stream", node.transport().address());
+  node.AwaitMessages(20);
+  peer.Kill();
+  EXPECT_EQ(node.AwaitClosed(node.accepted()[0]).code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(node.landings_open(), 0u);
+  node.ScribbleLandings();
+  absl::SleepFor(absl::Milliseconds(20));
+  EXPECT_EQ(node.ScribbledBytesChanged(), 0u);
+}
+
+TEST(UcxProcess, AStoppedPeerIsClosedAfterTheSilence) {
+  Peer peer("echo", "127.0.0.1:0");
+  Node node;
+  node.Start("ucx", {.peer_silence_max = absl::Seconds(1)});
+  StatusOr<ConnectionId> connection = node.Connect(peer.AwaitAddress());
+  ASSERT_TRUE(connection.ok()) << connection.status();
+  peer.Signal(SIGSTOP);
+  const std::vector<std::byte> payload = Pattern(8 << 20, 1);
+  EXPECT_FALSE(node.Send(*connection, "nobody takes this", payload).ok());
+  const Status why = node.AwaitClosed(*connection);
+  EXPECT_EQ(why.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(why.message()), testing::HasSubstr("silent"));
+}
+
+TEST(UcxProcess, AKilledPeerIsReachableAgainOnItsPort) {
+  Node node;
+  node.Start("ucx");
+  std::string address = "127.0.0.1:0";
+  for (int i = 0; i < 3; ++i) {
+    Peer peer("echo", address);
+    address = peer.AwaitAddress();
+    StatusOr<ConnectionId> connection = node.Connect(address);
+    ASSERT_TRUE(connection.ok()) << connection.status();
+    ASSERT_TRUE(node.Send(*connection, "x", Pattern(1 << 20, 1)).ok());
+    node.AwaitMessages(i + 1);
+    peer.Kill();
+    EXPECT_EQ(node.AwaitClosed(*connection).code(), absl::StatusCode::kUnavailable);
+  }
+}
+
+// The moments at which a peer dies are spread over handshake, wire-up and first messages.
+TEST(UcxProcess, PeersThatDieWhileConnectingDoNoHarm) {
+  Node node;
+  node.keep_payloads = false;
+  node.Start("ucx");
+  for (int i = 0; i < 20; ++i) {
+    Peer peer("stream", node.transport().address());
+    peer.AwaitAddress();
+    absl::SleepFor(absl::Microseconds(i * 1500));
+  }
+  Peer peer("stream", node.transport().address());
+  const size_t before = node.messages().size();
+  node.AwaitMessages(before + 10);
+}
+
+}  // namespace
+
+}  // namespace sluice
