@@ -1,22 +1,12 @@
 // Exact renderings by Jinja in transformers' environment (tests/data/templates).
-#include <fstream>
-#include <sstream>
-
 #include "gtest/gtest.h"
 #include "model/text/chat_template.h"
+#include "tests/model/text/small_tokenizers.h"
 
 namespace sluice {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-std::string ReadFile(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  EXPECT_TRUE(in.good()) << path;
-  std::stringstream text;
-  text << in.rdbuf();
-  return text.str();
-}
 
 constexpr int64_t kNow = 1927857906;  // 2031-02-03T04:05:06 UTC, where the goldens' clock stands
 
@@ -36,11 +26,11 @@ ChatTemplate::Input InputOf(const Json& c) {
 class TemplateGolden : public ::testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
-    const std::string stem = std::string(SLUICE_TEST_DATA "/templates/") + GetParam();
-    auto parsed = ChatTemplate::Parse(ReadFile(stem + ".jinja"));
+    const std::string stem = "templates/" + GetParam();
+    auto parsed = ChatTemplate::Parse(ReadTestFile(stem + ".jinja"));
     ASSERT_TRUE(parsed.ok()) << parsed.status();
     template_ = *std::move(parsed);
-    golden_ = Json::parse(ReadFile(stem + ".json"));
+    golden_ = Json::parse(ReadTestFile(stem + ".json"));
     ASSERT_EQ(golden_["now"], "2031-02-03T04:05:06");
   }
 

@@ -1,23 +1,19 @@
 // The reference tokenizers' own answers (tests/data/tokenizers) for small tokenizers of each style and, where the real
 // model is at hand, for SmolLM2's.
-#include <fstream>
+#include <cstdlib>
 
 #include "gtest/gtest.h"
+#include "model/checkpoint/checkpoint.h"
 #include "model/text/tokenizer.h"
 #include "nlohmann/json.hpp"
-#include "tests/model/text/tokenizer_json.h"
+#include "tests/model/text/small_tokenizers.h"
 
 namespace sluice {
 namespace {
 
 using Json = nlohmann::ordered_json;
 using Ids = std::vector<TokenId>;
-
-Json ReadJson(const std::string& path) {
-  std::ifstream in(path);
-  EXPECT_TRUE(in.good()) << path;
-  return Json::parse(in);
-}
+constexpr char kRealModel[] = "smollm2";
 
 std::string BytesOfHex(const std::string& hex) {
   std::string bytes;
@@ -28,11 +24,19 @@ std::string BytesOfHex(const std::string& hex) {
 class TokenizerGolden : public ::testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
-    const std::string folder = std::string(SLUICE_TEST_DATA "/tokenizers/") + GetParam();
-    auto tokenizer = Tokenizer::Create(TokenizerDataFromJson(folder + "/tokenizer.json"));
-    ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
-    tokenizer_ = *std::move(tokenizer);
-    golden_ = ReadJson(folder + "/golden.json");
+    if (GetParam() == kRealModel) {
+      const char* path = std::getenv("SLUICE_TEST_MODEL");
+      if (path == nullptr) GTEST_SKIP() << "SLUICE_TEST_MODEL is not set";
+      const auto checkpoint = OpenCheckpoint(path);
+      ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+      auto tokenizer = Tokenizer::Create((*checkpoint)->tokenizer());
+      ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+      tokenizer_ = *std::move(tokenizer);
+      golden_ = Json::parse(ReadTestFile("tokenizers/smollm2.json"));
+    } else {
+      tokenizer_ = SmallTokenizer(GetParam());
+      golden_ = Json::parse(ReadTestFile("tokenizers/" + GetParam() + "/golden.json"));
+    }
   }
 
   std::string Decode(const Ids& ids) const {
@@ -83,12 +87,20 @@ TEST_P(TokenizerGolden, StreamsWholeCharactersAsSoonAsTheyAreKnown) {
 
 INSTANTIATE_TEST_SUITE_P(Styles, TokenizerGolden,
                          ::testing::Values("gpt2-style", "llama3-style", "qwen2-style", "deepseek-v2-style",
-                                           "deepseek-v3-style"),
+                                           "deepseek-v3-style", kRealModel),
                          [](const auto& info) {
                            std::string name = info.param;
                            std::erase(name, '-');
                            return name;
                          });
+
+TEST(TokenizerRefusal, WhatIsNotByteLevelIsRefusedWithItsReason) {
+  for (const char* style : {"llama2-style", "llama2-metaspace-style"}) {
+    const auto tokenizer = Tokenizer::Create(SmallTokenizerData(style));
+    EXPECT_EQ(tokenizer.status().code(), absl::StatusCode::kFailedPrecondition) << style;
+    EXPECT_NE(tokenizer.status().message().find("byte-level BPE"), absl::string_view::npos) << tokenizer.status();
+  }
+}
 
 }  // namespace
 }  // namespace sluice
