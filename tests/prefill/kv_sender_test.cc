@@ -10,6 +10,7 @@
 #include "model/handoff.h"
 #include "model/kv_codec.h"
 #include "tests/prefill/fake_transport.h"
+#include "tests/prefill/test_decode.h"
 #include "transport/loopback.h"
 
 namespace sluice::prefill {
@@ -81,83 +82,18 @@ struct FilledPool {
   PageLease lease;
 };
 
-// Plays decode: checks what comes and answers commits.
-class CheckingReceiver final : public Receiver {
- public:
-  StatusOr<std::string> OnHello(ConnectionId, std::string_view hello) override {
-    SLUICE_ASSIGN_OR_RETURN(const proto::Hello theirs, ParseHello(hello));
-    SLUICE_RETURN_IF_ERROR(CompareHello(mine, theirs));
-    return mine.SerializeAsString();
-  }
-  StatusOr<Landing> OnMessage(ConnectionId, std::string_view header, size_t payload_bytes) override {
-    const auto decoded = DecodeKvFrameHeader(header);
-    EXPECT_TRUE(decoded.ok()) << decoded.status();
-    EXPECT_EQ(decoded->payload_bytes, payload_bytes);
-    auto& landing = landings_[++last_];
-    landing = {std::string(header), *decoded, std::vector<std::byte>(payload_bytes)};
-    return Landing{.memory = absl::MakeSpan(landing.payload), .token = last_};
-  }
-  void OnLanded(ConnectionId connection, uint64_t token, const Status& status) override {
-    auto node = landings_.extract(token);
-    if (!status.ok()) return;
-    auto& [header_bytes, header, payload] = node.mapped();
-    EXPECT_TRUE(VerifyCrc(header_bytes, payload).ok());
-    EXPECT_EQ(header.epoch.value, kDecodeEpoch);
-    EXPECT_EQ(header.layout_hash, LayoutHash(mine.layout()));
-    absl::MutexLock lock(&mutex);
-    if (header.kind == FrameKind::kKv) CheckKv(header, payload);
-    if (header.kind == FrameKind::kAbort) aborted.push_back(header.reservation.value);
-    if (header.kind != FrameKind::kCommit) return;
-    proto::HandoffRecord record;
-    EXPECT_TRUE(record.ParseFromArray(payload.data(), static_cast<int>(payload.size())));
-    records[header.reservation.value] = record;
-    if (answer) Answer(connection, header, *answer);
-  }
-  void OnClosed(ConnectionId, const Status&) override {}
-
-  void CheckKv(const KvFrameHeader& header, const std::vector<std::byte>& payload) {
-    EXPECT_TRUE(CheckKvHeader(header, kLayout, kCodec, LayoutHash(mine.layout()), 1000).ok());
-    const auto* element = reinterpret_cast<const uint16_t*>(payload.data());
-    int wrong = 0;
-    for (const bool is_v : {false, true}) {
-      for (uint32_t t = header.first_token; t < header.first_token + header.tokens; ++t) {
-        for (int e = 0; e < 32; ++e) wrong += *element++ != FilledPool::Value(is_v, header.layer, t, e);
-      }
+// Every element of a frame is what FilledPool put there.
+void ExpectFilledRows(const KvFrameHeader& header, absl::Span<const std::byte> payload) {
+  ASSERT_EQ(payload.size(), BodyBytes(kLayout, kCodec, header.tokens));
+  const auto* element = reinterpret_cast<const uint16_t*>(payload.data());
+  int wrong = 0;
+  for (const bool is_v : {false, true}) {
+    for (uint32_t t = header.first_token; t < header.first_token + header.tokens; ++t) {
+      for (int e = 0; e < 32; ++e) wrong += *element++ != FilledPool::Value(is_v, header.layer, t, e);
     }
-    EXPECT_EQ(wrong, 0) << "layer " << header.layer << " from token " << header.first_token;
-    auto& tokens = received[header.reservation.value];
-    for (uint32_t t = header.first_token; t < header.first_token + header.tokens; ++t)
-      EXPECT_TRUE(tokens.insert({header.layer, t}).second) << "twice: layer " << header.layer << " token " << t;
   }
-
-  void Answer(ConnectionId connection, const KvFrameHeader& of, const Status& status) {
-    auto* payload =
-        new std::string(MakeTransferResult(of.request, of.reservation, of.generation, status).SerializeAsString());
-    KvFrameHeader header = {.kind = FrameKind::kResult, .payload_bytes = payload->size(), .request = of.request};
-    const absl::Span<const std::byte> bytes(reinterpret_cast<const std::byte*>(payload->data()), payload->size());
-    std::string encoded = Encode(header, bytes);
-    if (corrupt_results) encoded[77] = static_cast<char>(encoded[77] ^ 1);
-    transport->Send(connection, encoded, bytes, [payload](const Status&) { delete payload; });
-  }
-
-  Transport* transport = nullptr;
-  proto::Hello mine = HelloOf("decode", kDecodeEpoch);
-  std::optional<Status> answer = absl::OkStatus();
-  bool corrupt_results = false;
-  absl::Mutex mutex;
-  std::map<uint64_t, std::set<std::pair<int, uint32_t>>> received;
-  std::map<uint64_t, proto::HandoffRecord> records;
-  std::vector<uint64_t> aborted;
-
- private:
-  struct LandingFrame {
-    std::string header_bytes;
-    KvFrameHeader header;
-    std::vector<std::byte> payload;
-  };
-  std::unordered_map<uint64_t, LandingFrame> landings_;
-  uint64_t last_ = 0;
-};
+  EXPECT_EQ(wrong, 0) << "layer " << header.layer << " from token " << header.first_token;
+}
 
 class KvSenderTest : public ::testing::Test {
  protected:
@@ -198,7 +134,7 @@ class KvSenderTest : public ::testing::Test {
   RealClock clock_;
   PrefillMetrics metrics_;
   FilledPool filled_{100};
-  CheckingReceiver receiver_;
+  TestDecode receiver_{HelloOf("decode", kDecodeEpoch), ExpectFilledRows};
   std::unique_ptr<KvSender> sender_;
   std::unique_ptr<Transport> client_, server_;
   std::thread thread_;
@@ -278,7 +214,7 @@ TEST_F(KvSenderTest, CancellingTellsDecodeAtOnce) {
 }
 
 TEST_F(KvSenderTest, ModelsThatDifferAreRefusedWithBothValues) {
-  receiver_.mine.set_model_hash("other");
+  receiver_.hello.set_model_hash("other");
   Start();
   Begin(1);
   const Status status = AwaitReport(1).status;
@@ -314,7 +250,7 @@ TEST_F(KvSenderTest, ADecodeThatGoesAwayFailsItsTransfersAtOnceAndItsSuccessorIs
   server_.reset();
   EXPECT_EQ(AwaitReport(1).status.code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(AwaitReport(2).status.code(), absl::StatusCode::kUnavailable);
-  CheckingReceiver successor;
+  TestDecode successor(HelloOf("decode", kDecodeEpoch), ExpectFilledRows);
   server_ = *CreateLoopbackTransport({.listen_address = old_address}, &successor);
   successor.transport = server_.get();
   Begin(3);
