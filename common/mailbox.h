@@ -16,18 +16,19 @@ class Mailbox {
  public:
   explicit Mailbox(size_t messages_max) : messages_max_(messages_max) {}
 
-  // False where the box is full: the sender says "not now" to whoever asked.
+  // False where the box is full or shut: the sender says so to whoever asked.
   bool TryPost(Message message) {
     absl::MutexLock lock(&mutex_);
-    if (messages_.size() >= messages_max_) return false;
+    if (shut_ || messages_.size() >= messages_max_) return false;
     messages_.push_back(std::move(message));
     return true;
   }
 
-  // For messages whose number something else bounds and which end things or give memory back: never refused.
+  // For messages whose number something else bounds and which end things or give memory back: never refused. Forgotten
+  // once the box is shut.
   void Post(Message message) {
     absl::MutexLock lock(&mutex_);
-    messages_.push_back(std::move(message));
+    if (!shut_) messages_.push_back(std::move(message));
   }
 
   // Everything that waits, in order; waits for something until `deadline` where nothing does.
@@ -38,10 +39,22 @@ class Mailbox {
     return std::exchange(messages_, {});
   }
 
+  // Takes nothing any more. Returns what nobody has taken, for the owner to answer.
+  std::vector<Message> Shut() {
+    absl::MutexLock lock(&mutex_);
+    shut_ = true;
+    return std::exchange(messages_, {});
+  }
+  bool shut() const {
+    absl::MutexLock lock(&mutex_);
+    return shut_;
+  }
+
  private:
   const size_t messages_max_;
-  absl::Mutex mutex_;
+  mutable absl::Mutex mutex_;
   std::vector<Message> messages_ ABSL_GUARDED_BY(mutex_);
+  bool shut_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace sluice
