@@ -46,6 +46,7 @@ bool TokenStream::Full(uint32_t choice) const {
 void TokenStream::Attach(std::function<void()> readable) {
   {
     absl::MutexLock lock(&mutex_);
+    if (detached_) return;
     readable_ = std::move(readable);
   }
   if (const auto call = Readable()) call();

@@ -33,6 +33,7 @@ class TokenStream {
   // --- the reader ---
 
   // `readable` is called (from the engine thread, or at once from here) when Take may have something new to say.
+  // Ignored after Detach.
   void Attach(std::function<void()> readable);
   // The next event; or nothing, and then `*end` has the final status once the stream has ended.
   std::optional<proto::GenerateEvent> Take(std::optional<Status>* end);

@@ -46,7 +46,7 @@ TEST_F(TokenStreamTest, TokensGatherPerChoiceWhileTheReaderIsSlow) {
   stream_.Push(Tokens(0, {3}));
   EXPECT_THAT(Ids(Take()), testing::ElementsAre(1, 3));
   EXPECT_THAT(Ids(Take()), testing::ElementsAre(2));
-  EXPECT_EQ(Take(), std::nullopt);
+  EXPECT_FALSE(Take().has_value());
   EXPECT_EQ(end_, std::nullopt);
 }
 
@@ -64,7 +64,7 @@ TEST_F(TokenStreamTest, TheLastEventIsReadLast) {
   EXPECT_THAT(Ids(event), testing::ElementsAre(1, 3));
   EXPECT_EQ(event->finish(), proto::FINISH_STOP);
   EXPECT_EQ(event->usage().completion_tokens(), 3u);
-  EXPECT_EQ(Take(), std::nullopt);
+  EXPECT_FALSE(Take().has_value());
   ASSERT_TRUE(end_.has_value());
   EXPECT_TRUE(end_->ok());
 }
@@ -83,11 +83,11 @@ TEST_F(TokenStreamTest, FullAtTheBoundAndDrainedWhenRead) {
 TEST_F(TokenStreamTest, AnErrorEndsTheStreamBeforeWhatWaits) {
   stream_.Push(Tokens(0, {1}));
   stream_.Close(absl::AbortedError("gone"));
-  EXPECT_EQ(Take(), std::nullopt);
+  EXPECT_FALSE(Take().has_value());
   ASSERT_TRUE(end_.has_value());
   EXPECT_EQ(end_->code(), absl::StatusCode::kAborted);
   stream_.Push(Tokens(0, {2}));
-  EXPECT_EQ(Take(), std::nullopt);
+  EXPECT_FALSE(Take().has_value());
 }
 
 TEST_F(TokenStreamTest, TheReaderIsCalledForWhatWasThereBeforeItAndForWhatComes) {
@@ -106,7 +106,9 @@ TEST_F(TokenStreamTest, ADetachedReaderIsNotCalledAndNothingIsKeptForIt) {
   for (int id = 0; id < 10; ++id) stream_.Push(Tokens(0, {id}));
   EXPECT_EQ(readable_, 1);
   EXPECT_FALSE(stream_.Full(0));
-  EXPECT_EQ(Take(), std::nullopt);
+  EXPECT_FALSE(Take().has_value());
+  stream_.Attach([this] { ++readable_; });
+  EXPECT_EQ(readable_, 1);
 }
 
 TEST(TokenStream, KeepsOrderBetweenTwoThreads) {

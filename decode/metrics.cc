@@ -1,0 +1,82 @@
+#include "decode/metrics.h"
+
+namespace sluice::decode {
+
+namespace {
+constexpr auto kCounter = MetricKind::kCounter;
+constexpr auto kGauge = MetricKind::kGauge;
+constexpr auto kHistogram = MetricKind::kHistogram;
+
+std::vector<MetricRow> Table() {
+  return {
+      {"sluice_decode_kv_pages_total", kGauge, "KV pages of this process."},
+      {"sluice_decode_kv_pages_free", kGauge, "KV pages that nobody holds."},
+      {"sluice_decode_kv_pages_reserved", kGauge, "KV pages that reservations hold."},
+      {"sluice_decode_reservations", kGauge, "Reservations held, in any state."},
+      {"sluice_decode_requests_active", kGauge, "Requests whose sequences decode."},
+      {"sluice_decode_sequences_waiting", kGauge, "Committed sequences that wait to be admitted."},
+      {"sluice_decode_staging_bytes_used", kGauge, "Bytes of arrived KV that is not in its pages yet."},
+      {"sluice_decode_staging_bytes_total", kGauge, "Bytes there are for arriving KV."},
+      {"sluice_decode_tokens_total", kCounter, "Tokens generated here; the first of each choice is prefill's."},
+      {"sluice_decode_commits_total", kCounter, "Handoffs that arrived whole."},
+      {"sluice_decode_requests_finished_total", kCounter, "Requests all of whose choices came to their end."},
+      {"sluice_decode_requests_failed_total", kCounter, "Running requests that failed here."},
+      {"sluice_decode_requests_released_total", kCounter, "Reservations given up by the gateway or the client."},
+      {"sluice_decode_expired_total", kCounter,
+       "Reservations ended by a deadline: of the lease (no sign of life) or of the request."},
+      {"sluice_decode_no_room_total", kCounter, "Reserve calls answered with no room."},
+      {"sluice_decode_refused_busy_total", kCounter, "Control calls refused because the engine's mailbox was full."},
+      {"sluice_decode_transfers_failed_total", kCounter, "Transfers that failed before they were complete."},
+      {"sluice_decode_hellos_refused_total", kCounter, "Connections refused because the two sides do not fit."},
+      {"sluice_decode_frames_received_total", kCounter, "Frames that were landed."},
+      {"sluice_decode_kv_bytes_received_total", kCounter, "Bytes of KV bodies that were landed."},
+      {"sluice_decode_crc_failures_total", kCounter, "Frames whose CRC differed."},
+      {"sluice_decode_frames_dropped_total", kCounter, "Frames taken off the wire and forgotten, by reason."},
+      {"sluice_decode_step_seconds",
+       kHistogram,
+       "Time of one step of the engine.",
+       {0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1, 2, 4}},
+      {"sluice_decode_step_sequences", kHistogram, "Sequences of one step.", {1, 2, 4, 8, 16, 32, 64, 128, 256}},
+  };
+}
+
+prometheus::Counter& Dropped(Metrics& metrics, const char* reason) {
+  return metrics.counter("sluice_decode_frames_dropped_total", {{"reason", reason}});
+}
+}  // namespace
+
+DecodeMetrics::DecodeMetrics()
+    : metrics(Table()),
+      kv_pages_total(metrics.gauge("sluice_decode_kv_pages_total")),
+      kv_pages_free(metrics.gauge("sluice_decode_kv_pages_free")),
+      kv_pages_reserved(metrics.gauge("sluice_decode_kv_pages_reserved")),
+      reservations(metrics.gauge("sluice_decode_reservations")),
+      requests_active(metrics.gauge("sluice_decode_requests_active")),
+      sequences_waiting(metrics.gauge("sluice_decode_sequences_waiting")),
+      staging_bytes_used(metrics.gauge("sluice_decode_staging_bytes_used")),
+      staging_bytes_total(metrics.gauge("sluice_decode_staging_bytes_total")),
+      tokens(metrics.counter("sluice_decode_tokens_total")),
+      commits(metrics.counter("sluice_decode_commits_total")),
+      requests_finished(metrics.counter("sluice_decode_requests_finished_total")),
+      requests_failed(metrics.counter("sluice_decode_requests_failed_total")),
+      requests_released(metrics.counter("sluice_decode_requests_released_total")),
+      expired_reservations(metrics.counter("sluice_decode_expired_total", {{"deadline", "lease"}})),
+      expired_requests(metrics.counter("sluice_decode_expired_total", {{"deadline", "request"}})),
+      no_room(metrics.counter("sluice_decode_no_room_total")),
+      refused_busy(metrics.counter("sluice_decode_refused_busy_total")),
+      transfers_failed(metrics.counter("sluice_decode_transfers_failed_total")),
+      hellos_refused(metrics.counter("sluice_decode_hellos_refused_total")),
+      frames_received(metrics.counter("sluice_decode_frames_received_total")),
+      kv_bytes_received(metrics.counter("sluice_decode_kv_bytes_received_total")),
+      crc_failures(metrics.counter("sluice_decode_crc_failures_total")),
+      dropped_unknown(Dropped(metrics, "unknown")),
+      dropped_old_generation(Dropped(metrics, "old_generation")),
+      dropped_other_epoch(Dropped(metrics, "other_epoch")),
+      dropped_failed_transfer(Dropped(metrics, "failed_transfer")),
+      dropped_other_connection(Dropped(metrics, "other_connection")),
+      dropped_wrong(Dropped(metrics, "wrong")),
+      dropped_no_staging(Dropped(metrics, "no_staging")),
+      step_seconds(metrics.histogram("sluice_decode_step_seconds")),
+      step_sequences(metrics.histogram("sluice_decode_step_sequences")) {}
+
+}  // namespace sluice::decode

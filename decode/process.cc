@@ -1,0 +1,225 @@
+#include "decode/process.h"
+
+#include <memory>
+#include <optional>
+#include <random>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/synchronization/notification.h"
+#include "common/clock.h"
+#include "common/metrics_server.h"
+#include "common/process.h"
+#include "decode/metrics.h"
+#include "decode/service.h"
+#include "decode/staging.h"
+#include "decode/worker.h"
+#include "model/checkpoint/checkpoint.h"
+#include "model/kv_pool.h"
+#include "model/memory_plan.h"
+#include "model/text/tokenizer.h"
+#include "model/ticket.h"
+#include "model/transformer.h"
+#include "spdlog/spdlog.h"
+#include "transport/backends.h"
+
+namespace sluice {
+
+namespace {
+
+using namespace decode;
+
+constexpr char kTransportBackend[] = "ucx";
+constexpr absl::Duration kCallsEndMax = absl::Seconds(1);
+
+// Everything that a decode process is made of. Members are in order of dependence: each uses only what stands above it,
+// and Stop ends them from below.
+class DecodeProcess {
+ public:
+  DecodeProcess(const DecodeOptions& options, ClusterKey key) : options_(options), key_(std::move(key)) {}
+  ~DecodeProcess() { Stop(); }
+
+  Status Start();
+  void Drain();
+  void Stop();
+
+ private:
+  Status LoadModel();
+  Status TakeMemory();
+  Status WarmUp();
+  Status StartWorker();
+  Status StartService();
+  proto::WorkerStatus Identity() const;
+  TransformerOptions EngineOptions() const;
+
+  const DecodeOptions options_;
+  const ClusterKey key_;
+  const RealClock clock_;
+  const Epoch epoch_ = NewEpoch();
+  DecodeMetrics metrics_;
+  std::unique_ptr<Checkpoint> checkpoint_;
+  std::unique_ptr<Tokenizer> tokenizer_;  // null where the model brings none
+  KvPoolOptions kv_options_;
+  std::unique_ptr<Transformer> transformer_;
+  std::unique_ptr<KvPool> pool_;
+  std::unique_ptr<Staging> staging_;
+  std::unique_ptr<Worker> worker_;
+  std::unique_ptr<Transport> transport_;
+  std::unique_ptr<Service> service_;
+  std::unique_ptr<MetricsServer> metrics_server_;
+  std::thread engine_thread_;
+};
+
+TransformerOptions DecodeProcess::EngineOptions() const {
+  return {.threads = options_.threads,
+          .batch_tokens_max = options_.batch_tokens_max,
+          .logit_rows_max = options_.batch_tokens_max,
+          .exact = options_.exact};
+}
+
+proto::WorkerStatus DecodeProcess::Identity() const {
+  const ModelConfig& config = checkpoint_->config();
+  proto::WorkerStatus identity;
+  identity.set_role("decode");
+  identity.set_epoch(epoch_.value);
+  identity.set_model_name(config.name);
+  identity.set_model_hash(checkpoint_->model_hash());
+  *identity.mutable_layout() = ToProto(kv_options_.layout, kv_options_.codec, kv_options_.page_tokens);
+  identity.set_vocab_size(static_cast<uint32_t>(config.vocab_size));
+  identity.set_context_tokens_max(static_cast<uint32_t>(config.context_tokens_max));
+  return identity;
+}
+
+Status DecodeProcess::Start() {
+  SLUICE_RETURN_IF_ERROR(LoadModel());
+  SLUICE_RETURN_IF_ERROR(TakeMemory());
+  SLUICE_RETURN_IF_ERROR(WarmUp());
+  SLUICE_RETURN_IF_ERROR(StartWorker());
+  SLUICE_RETURN_IF_ERROR(StartService());
+  spdlog::info("decode {}: control on {}, KV on {}, metrics on {}", checkpoint_->config().name, service_->address(),
+               transport_->address(), metrics_server_->address());
+  return Announce(options_.announce_fd, {{"role", "decode"},
+                                         {"grpc", service_->address()},
+                                         {"kv", transport_->address()},
+                                         {"metrics", metrics_server_->address()}});
+}
+
+Status DecodeProcess::LoadModel() {
+  SLUICE_ASSIGN_OR_RETURN(checkpoint_, OpenCheckpoint(options_.model_path));
+  StatusOr<std::unique_ptr<Tokenizer>> tokenizer = Tokenizer::Create(checkpoint_->tokenizer());
+  if (tokenizer.ok()) {
+    tokenizer_ = *std::move(tokenizer);
+  } else if (absl::IsFailedPrecondition(tokenizer.status())) {
+    spdlog::info("no text, ids only: {}", std::string(tokenizer.status().message()));
+  } else {
+    return tokenizer.status();
+  }
+  kv_options_.layout = KvLayout::Of(checkpoint_->config());
+  SLUICE_ASSIGN_OR_RETURN(kv_options_.codec, ParseKvCodec(options_.kv_store));
+  kv_options_.page_tokens = options_.page_tokens;
+  SLUICE_ASSIGN_OR_RETURN(kv_options_.pages,
+                          KvPagesWithin(static_cast<size_t>(options_.kv_memory_bytes), kv_options_.layout,
+                                        kv_options_.codec, kv_options_.page_tokens));
+  return absl::OkStatus();
+}
+
+Status DecodeProcess::TakeMemory() {
+  SLUICE_ASSIGN_OR_RETURN(const Transformer::Memory model, Transformer::Plan(*checkpoint_, EngineOptions()));
+  SLUICE_ASSIGN_OR_RETURN(const MachineMemory machine, ReadMachineMemory());
+  const MemoryPlan plan =
+      MakeMemoryPlan(machine, model, kv_options_, {{"staging", static_cast<size_t>(options_.staging_bytes)}});
+  spdlog::info("memory: {}", plan.ToString());
+  SLUICE_RETURN_IF_ERROR(CheckFits(plan, machine, std::nullopt));
+  SLUICE_ASSIGN_OR_RETURN(transformer_, Transformer::Create(checkpoint_.get(), EngineOptions()));
+  SLUICE_ASSIGN_OR_RETURN(pool_, KvPool::Create(kv_options_));
+  SLUICE_ASSIGN_OR_RETURN(staging_, Staging::Create(static_cast<size_t>(options_.staging_bytes)));
+  return absl::OkStatus();
+}
+
+// Faults in what the first request would wait for.
+Status DecodeProcess::WarmUp() {
+  SLUICE_ASSIGN_OR_RETURN(const PageLease lease, pool_->Lease(1));
+  const TokenId token = 0;
+  Batch batch;
+  batch.sequences.push_back(
+      {.tokens = absl::MakeConstSpan(&token, 1), .pages = lease.pages(), .logits = LogitsFor::kLast});
+  return WithContext(transformer_->Forward(batch, *pool_).status(), "warm-up");
+}
+
+Status DecodeProcess::StartWorker() {
+  const ModelConfig& config = checkpoint_->config();
+  std::random_device random;
+  WorkerOptions worker_options = {
+      .scheduler = {.batch_sequences_max = options_.batch_tokens_max, .admitted_max = options_.sequences_max},
+      .reservations = {.lease = absl::Milliseconds(options_.lease_ms),
+                       .queue_wait_max = absl::Milliseconds(options_.queue_wait_ms),
+                       .reservations_max = options_.requests_max,
+                       .id_key = (uint64_t{random()} << 32) | random()},
+      .mailbox_messages_max = options_.mailbox_messages_max,
+      .stream_tokens_max = options_.stream_tokens_max,
+      .identity = Identity(),
+      .layout = kv_options_.layout,
+      .wire = kv_options_.codec};
+  const ModelFacts facts = {.tokenizer = tokenizer_.get(),
+                            .eos_ids = config.eos_ids,
+                            .vocab_size = config.vocab_size,
+                            .context_tokens_max = config.context_tokens_max,
+                            .layers = config.layers};
+  worker_ = std::make_unique<Worker>(
+      std::move(worker_options), facts, key_,
+      [this](const Batch& batch, KvPool& pool) { return transformer_->Forward(batch, pool); }, pool_.get(),
+      staging_.get(), &clock_, &metrics_);
+  SLUICE_ASSIGN_OR_RETURN(transport_, CreateTransport(kTransportBackend,
+                                                      {.listen_address = options_.kv_listen,
+                                                       .advertise_host = options_.kv_advertise_host,
+                                                       .auth_key = key_.bytes()},
+                                                      worker_->receiver()));
+  worker_->Start(transport_.get());
+  engine_thread_ = std::thread([this] { worker_->Run(); });
+  return absl::OkStatus();
+}
+
+Status DecodeProcess::StartService() {
+  SLUICE_ASSIGN_OR_RETURN(service_, Service::Create(options_.listen, worker_.get()));
+  SLUICE_ASSIGN_OR_RETURN(metrics_server_, MetricsServer::Create(options_.metrics_listen, metrics_.metrics));
+  return absl::OkStatus();
+}
+
+void DecodeProcess::Drain() {
+  // The engine thread may notify after we have stopped waiting, until it has ended.
+  absl::Notification drained;
+  worker_->Drain(&drained);
+  const absl::Duration patience = absl::Milliseconds(options_.drain_ms);
+  spdlog::info("draining, for at most {}", absl::FormatDuration(patience));
+  if (!drained.WaitForNotificationWithTimeout(patience)) spdlog::warn("giving up requests that still run");
+  Stop();
+}
+
+void DecodeProcess::Stop() {
+  // The engine ends every stream and answers every call; then calls end by themselves; then the wire goes quiet.
+  if (engine_thread_.joinable()) {
+    worker_->Stop();
+    engine_thread_.join();
+  }
+  if (service_ != nullptr) service_->Shutdown(clock_.Now() + kCallsEndMax);
+  service_.reset();
+  transport_.reset();
+}
+
+}  // namespace
+
+Status RunDecode(const DecodeOptions& options) {
+  SLUICE_RETURN_IF_ERROR(options.Validate());
+  // A wrong key is known at once, not after a long load.
+  SLUICE_ASSIGN_OR_RETURN(ClusterKey key, ClusterKey::Load(options.cluster_key, options.cluster_key_file));
+  TerminationSignals signals;
+  DecodeProcess process(options, std::move(key));
+  SLUICE_RETURN_IF_ERROR(process.Start());
+  spdlog::info("signal {}", signals.Wait());
+  process.Drain();
+  return absl::OkStatus();
+}
+
+}  // namespace sluice

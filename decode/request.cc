@@ -1,0 +1,113 @@
+#include "decode/request.h"
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+#include "common/proto/convert.h"
+
+namespace sluice::decode {
+
+Request::Request(const ModelFacts* model, RequestId id, int64_t prompt_tokens, const SamplingParams& sampling,
+                 std::shared_ptr<TokenStream> stream)
+    : model_(model),
+      id_(id),
+      prompt_tokens_(prompt_tokens),
+      expected_{.request = id,
+                .prompt_tokens = static_cast<int>(prompt_tokens),
+                .n = sampling.n,
+                .max_tokens = sampling.max_tokens,
+                .vocab_size = model->vocab_size},
+      stream_(std::move(stream)),
+      transfer_(model->layers, prompt_tokens) {}
+
+void Request::RestartTransfer() {
+  transfer_ = Transfer(model_->layers, prompt_tokens_);
+  first_arrival_ = absl::InfiniteFuture();
+  record_.reset();
+}
+
+Status Request::OnFrame(absl::Time now, int layer, int64_t first_token, int64_t tokens) {
+  first_arrival_ = std::min(first_arrival_, now);
+  return transfer_.OnFrame(layer, first_token, tokens);
+}
+
+Status Request::OnCommit(absl::Time now, absl::Span<const std::byte> record) {
+  first_arrival_ = std::min(first_arrival_, now);
+  const std::string_view bytes(reinterpret_cast<const char*>(record.data()), record.size());
+  SLUICE_ASSIGN_OR_RETURN(proto::HandoffRecord parsed, ParseHandoffRecord(bytes, expected_));
+  SLUICE_RETURN_IF_ERROR(transfer_.OnCommit(parsed.kv_tokens()));
+  record_ = std::move(parsed);
+  return absl::OkStatus();
+}
+
+void Request::FailTransfer() {
+  transfer_.Fail();
+  record_.reset();
+}
+
+Status Request::Begin(absl::Time now) {
+  SLUICE_CHECK(TransferComplete() && record_ && choices_.empty());
+  context_ = {.tokenizer = model_->tokenizer,
+              .sampling = FromProto(record_->sampling()),
+              .prompt_ids = {record_->prompt_ids().begin(), record_->prompt_ids().end()},
+              .eos_ids = model_->eos_ids,
+              .vocab_size = model_->vocab_size,
+              .context_tokens_max = model_->context_tokens_max};
+  std::vector<Generation> choices;
+  for (const proto::ChoiceState& state : record_->choices()) {
+    SLUICE_ASSIGN_OR_RETURN(Generation choice, Generation::Resume(&context_, state));
+    choices.push_back(std::move(choice));
+  }
+  choices_ = std::move(choices);
+  usage_ = record_->usage();
+  times_ = record_->times();
+  times_.set_transfer_us(absl::ToInt64Microseconds(now - first_arrival_));
+  for (int i = 0; i < this->choices(); ++i) {
+    proto::GenerateEvent event;
+    *event.mutable_tokens() = std::move(*record_->mutable_choices(i)->mutable_unsent());
+    Send(i, std::move(event), /*last=*/i + 1 == this->choices() && AllFinished());
+  }
+  record_.reset();
+  return absl::OkStatus();
+}
+
+bool Request::AllFinished() const {
+  return std::all_of(choices_.begin(), choices_.end(), [](const Generation& choice) { return choice.finished(); });
+}
+
+const TokenId& Request::LastToken(int choice) const { return choices_[static_cast<size_t>(choice)].generated().back(); }
+
+int64_t Request::LastPosition(int choice) const {
+  return prompt_tokens_ + static_cast<int64_t>(choices_[static_cast<size_t>(choice)].generated().size()) - 1;
+}
+
+Status Request::Step(int choice, absl::Span<const float> logits) {
+  StatusOr<proto::GeneratedToken> token = choices_[static_cast<size_t>(choice)].Step(logits);
+  if (!token.ok()) {
+    return WithContext(token.status(), absl::StrCat("choice ", choice, ", position ", LastPosition(choice)));
+  }
+  proto::GenerateEvent event;
+  *event.add_tokens() = *std::move(token);
+  Send(choice, std::move(event), /*last=*/AllFinished());
+  return absl::OkStatus();
+}
+
+// Fills in what goes with the tokens. The request's last event carries its usage and times.
+void Request::Send(int choice, proto::GenerateEvent event, bool last) {
+  const Generation& generation = choices_[static_cast<size_t>(choice)];
+  event.set_choice(static_cast<uint32_t>(choice));
+  event.set_finish(generation.finish());
+  event.set_stop_match(std::string(generation.stop_match()));
+  if (last) {
+    uint32_t completion_tokens = 0;
+    for (const Generation& each : choices_) completion_tokens += static_cast<uint32_t>(each.generated().size());
+    usage_.set_completion_tokens(completion_tokens);
+    *event.mutable_usage() = usage_;
+    *event.mutable_times() = times_;
+    event.set_last(true);
+  }
+  stream_->Push(std::move(event));
+}
+
+}  // namespace sluice::decode

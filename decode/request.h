@@ -1,0 +1,89 @@
+// One reservation's request while decode has it: the transfer that it waits for, then its choices from the handoff to
+// the last token, and the stream that they go to. Knows no pages and no batch. Owned by the engine thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "common/ids.h"
+#include "common/proto/handoff.pb.h"
+#include "common/sampling_params.h"
+#include "common/status.h"
+#include "decode/token_stream.h"
+#include "decode/transfer.h"
+#include "model/generation.h"
+#include "model/handoff.h"
+#include "model/text/tokenizer.h"
+
+namespace sluice::decode {
+
+// What all requests of a process share.
+struct ModelFacts {
+  const Tokenizer* tokenizer = nullptr;  // null for models without one
+  std::vector<TokenId> eos_ids;
+  int vocab_size = 0;
+  int64_t context_tokens_max = 0;
+  int layers = 0;
+};
+
+class Request {
+ public:
+  // `stream` is shared with the call that reads it.
+  Request(const ModelFacts* model, RequestId id, int64_t prompt_tokens, const SamplingParams& sampling,
+          std::shared_ptr<TokenStream> stream);
+
+  RequestId id() const { return id_; }
+  int64_t prompt_tokens() const { return prompt_tokens_; }
+  const std::shared_ptr<TokenStream>& stream() const { return stream_; }
+
+  // --- until the handoff is whole ---
+
+  // A new prefill begins: forgets what the former one delivered.
+  void RestartTransfer();
+  Status OnFrame(absl::Time now, int layer, int64_t first_token, int64_t tokens);
+  // Keeps the record for Begin.
+  Status OnCommit(absl::Time now, absl::Span<const std::byte> record);
+  void FailTransfer();
+  bool TransferComplete() const { return transfer_.state() == TransferState::kComplete; }
+
+  // --- afterwards ---
+
+  // Goes on where prefill stopped: every choice resumes and its first token is sent. DataLoss, with nothing sent, where
+  // a choice cannot resume. REQUIRES: TransferComplete().
+  Status Begin(absl::Time now);
+
+  int choices() const { return static_cast<int>(choices_.size()); }
+  bool Finished(int choice) const { return choices_[static_cast<size_t>(choice)].finished(); }
+  bool AllFinished() const;
+  // The token to run next and its position. REQUIRES: !Finished(choice).
+  const TokenId& LastToken(int choice) const;
+  int64_t LastPosition(int choice) const;
+
+  // Samples the next token from [vocab] logits and sends it. Internal, with nothing sent, where the logits are no
+  // numbers.
+  Status Step(int choice, absl::Span<const float> logits);
+
+ private:
+  void Send(int choice, proto::GenerateEvent event, bool last);
+
+  const ModelFacts* model_;
+  const RequestId id_;
+  const int64_t prompt_tokens_;
+  const HandoffExpectation expected_;
+  const std::shared_ptr<TokenStream> stream_;
+
+  Transfer transfer_;
+  absl::Time first_arrival_ = absl::InfiniteFuture();
+  std::optional<proto::HandoffRecord> record_;
+
+  GenerationContext context_;  // of the choices; its address is part of them
+  std::vector<Generation> choices_;
+  proto::Usage usage_;
+  proto::StageTimes times_;
+};
+
+}  // namespace sluice::decode

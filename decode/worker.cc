@@ -1,0 +1,137 @@
+#include "decode/worker.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "model/handoff.h"
+#include "spdlog/spdlog.h"
+
+namespace sluice::decode {
+
+Worker::Worker(WorkerOptions options, const ModelFacts& model, const ClusterKey& key, ForwardFunction forward,
+               KvPool* pool, Staging* staging, const Clock* clock, DecodeMetrics* metrics)
+    : options_(std::move(options)),
+      model_(model),
+      key_(key),
+      forward_(std::move(forward)),
+      pool_(pool),
+      staging_(staging),
+      clock_(clock),
+      metrics_(metrics),
+      mailbox_(static_cast<size_t>(options_.mailbox_messages_max)),
+      receiver_({.hello = MakeHello("decode", Epoch{options_.identity.epoch()}, options_.identity.model_hash(),
+                                    options_.identity.layout(), options_.wire),
+                 .layout = options_.layout,
+                 .wire = options_.wire},
+                staging, metrics,
+                [this](ReceiverEvent event) {
+                  std::visit([this](auto&& message) { mailbox_.Post(std::move(message)); }, std::move(event));
+                }),
+      reservations_(pool, Epoch{options_.identity.epoch()}, options_.reservations) {
+  UpdateGauges();
+}
+
+Worker::~Worker() { mailbox_.Shut(); }
+
+void Worker::Start(Transport* transport) {
+  transport_ = transport;
+  receiver_.Start(transport);
+}
+
+template <typename Call>
+void Worker::PostCall(Call call) {
+  const auto done = call.done;
+  if (mailbox_.TryPost(std::move(call))) return;
+  if (mailbox_.shut()) return done(absl::UnavailableError("decode has stopped"));
+  metrics_->refused_busy.Increment();
+  done(absl::ResourceExhaustedError(
+      absl::StrCat("decode has ", options_.mailbox_messages_max, " calls waiting, the limit")));
+}
+
+void Worker::GetStatus(Done<proto::WorkerStatus> done) { PostCall(StatusCall{std::move(done)}); }
+void Worker::Reserve(proto::ReserveRequest request, Done<proto::ReserveReply> done) {
+  PostCall(ReserveCall{std::move(request), std::move(done)});
+}
+void Worker::Rearm(proto::RearmRequest request, Done<proto::ReserveReply> done) {
+  PostCall(RearmCall{std::move(request), std::move(done)});
+}
+void Worker::Release(proto::ReleaseRequest request, Done<proto::ReleaseReply> done) {
+  PostCall(ReleaseCall{std::move(request), std::move(done)});
+}
+void Worker::Attach(proto::GenerateRequest request, Done<std::shared_ptr<TokenStream>> done) {
+  PostCall(AttachCall{std::move(request), std::move(done)});
+}
+void Worker::Detach(proto::GenerateRequest request) { mailbox_.Post(ReaderLeft{std::move(request)}); }
+void Worker::Drain(absl::Notification* drained) { mailbox_.Post(DrainOrder{drained}); }
+void Worker::Stop() { mailbox_.Post(StopOrder{}); }
+
+void Worker::Run() {
+  while (!stopping_) Turn(HasWork() ? absl::InfinitePast() : reservations_.NextDeadline());
+}
+
+void Worker::Turn(absl::Time wait_until) {
+  for (Message& message : mailbox_.TakeAll(wait_until)) {
+    std::visit([this](auto& each) { Handle(std::move(each)); }, message);
+  }
+  ExpireOverdue();
+  Step();
+  if (drained_ != nullptr && reservations_.size() == 0) std::exchange(drained_, nullptr)->Notify();
+  UpdateGauges();
+}
+
+void Worker::Handle(DrainOrder order) {
+  drained_ = order.drained;
+  draining_ = true;
+}
+
+void Worker::Handle(StopOrder) {
+  stopping_ = true;
+  const Status why = absl::UnavailableError("decode is shutting down");
+  for (const ReservationId id : reservations_.ids()) Fail(id, why);
+  for (Message& message : mailbox_.Shut()) {
+    std::visit(
+        [&why](auto& each) {
+          if constexpr (requires { each.done; }) each.done(why);
+        },
+        message);
+  }
+}
+
+void Worker::ExpireOverdue() {
+  for (const Reservations::Expired& expired : reservations_.Expire(clock_->Now())) {
+    Status why = absl::AbortedError(
+        absl::StrCat("the reservation expired: no sign of life while it was ", std::string(Name(expired.was))));
+    if (expired.request_over) why = absl::DeadlineExceededError("the request's deadline passed");
+    (expired.request_over ? metrics_->expired_requests : metrics_->expired_reservations).Increment();
+    spdlog::warn("request {}: {}", requests_.at(expired.id)->id().value, std::string(why.message()));
+    Forget(expired.id, why);
+  }
+}
+
+void Worker::Fail(ReservationId id, const Status& why) {
+  reservations_.Release(reservations_.epoch(), id);
+  Forget(id, why);
+}
+
+void Worker::Forget(ReservationId id, const Status& why) {
+  receiver_.Finish(id, why);
+  requests_.at(id)->stream()->Close(why);
+  requests_.erase(id);
+  std::erase_if(sequences_, [id](const Sequence& sequence) { return sequence.reservation == id; });
+}
+
+void Worker::UpdateGauges() {
+  const auto waiting = std::count_if(sequences_.begin(), sequences_.end(), [](const auto& s) { return !s.admitted; });
+  const auto running =
+      std::count_if(requests_.begin(), requests_.end(), [](const auto& each) { return each.second->choices() > 0; });
+  metrics_->kv_pages_total.Set(pool_->pages_total());
+  metrics_->kv_pages_free.Set(pool_->pages_free());
+  metrics_->kv_pages_reserved.Set(pool_->pages_total() - pool_->pages_free());
+  metrics_->reservations.Set(static_cast<double>(reservations_.size()));
+  metrics_->requests_active.Set(static_cast<double>(running));
+  metrics_->sequences_waiting.Set(static_cast<double>(waiting));
+  metrics_->staging_bytes_total.Set(static_cast<double>(staging_->bytes_total()));
+  metrics_->staging_bytes_used.Set(static_cast<double>(staging_->bytes_total() - staging_->bytes_free()));
+}
+
+}  // namespace sluice::decode

@@ -1,0 +1,182 @@
+// The engine thread of a decode process: owns the KV pool's leases, reservations, requests and sequences, and runs the
+// model. Everybody else sends it messages through one bounded mailbox; it answers through the callbacks that come with
+// them, so nobody waits for a step.
+//
+// A turn is: take the messages, end what is overdue, run one step of the sequences that the scheduler chose. The thread
+// sleeps until the next message or the next deadline, so that deadlines need no traffic to fire. Tests take turns by
+// hand under a manual clock.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/synchronization/notification.h"
+#include "absl/time/time.h"
+#include "common/clock.h"
+#include "common/mailbox.h"
+#include "common/proto/worker.pb.h"
+#include "common/status.h"
+#include "decode/kv_receiver.h"
+#include "decode/metrics.h"
+#include "decode/request.h"
+#include "decode/reservations.h"
+#include "decode/scheduler.h"
+#include "decode/token_stream.h"
+#include "model/kv_pool.h"
+#include "model/ticket.h"
+#include "model/transformer.h"
+
+namespace sluice::decode {
+
+// One step of the model: Transformer::Forward, or what a test puts in its place.
+using ForwardFunction = std::function<StatusOr<absl::Span<const float>>(const Batch&, KvPool&)>;
+
+struct WorkerOptions {
+  SchedulerLimits scheduler;
+  ReservationsOptions reservations;
+  int mailbox_messages_max = 0;
+  int stream_tokens_max = 0;
+  // Who we are: role, epoch, model and layout. GetStatus adds what changes.
+  proto::WorkerStatus identity;
+  KvLayout layout;
+  KvCodec wire = KvCodec::kBf16;
+};
+
+class Worker {
+ public:
+  // Everything pointed to outlives the worker.
+  Worker(WorkerOptions options, const ModelFacts& model, const ClusterKey& key, ForwardFunction forward, KvPool* pool,
+         Staging* staging, const Clock* clock, DecodeMetrics* metrics);
+  ~Worker();
+
+  Receiver* receiver() { return &receiver_; }
+  // Before the first turn: where KV arrives.
+  void Start(Transport* transport);
+
+  // --- any thread; `done` is called once, on the engine thread, or at once where the mailbox is full or shut ---
+  template <typename Reply>
+  using Done = std::function<void(StatusOr<Reply>)>;
+  void GetStatus(Done<proto::WorkerStatus> done);
+  void Reserve(proto::ReserveRequest request, Done<proto::ReserveReply> done);
+  void Rearm(proto::RearmRequest request, Done<proto::ReserveReply> done);
+  void Release(proto::ReleaseRequest request, Done<proto::ReleaseReply> done);
+  // The stream of a reservation's tokens. Its reader says Detach at the end, however it ends.
+  void Attach(proto::GenerateRequest request, Done<std::shared_ptr<TokenStream>> done);
+  void Detach(proto::GenerateRequest request);
+
+  // New reservations are refused from now on; `drained` is notified when nothing is reserved any more.
+  void Drain(absl::Notification* drained);
+  // Run returns; what is left ends with Unavailable.
+  void Stop();
+
+  // --- the engine thread ---
+  void Run();
+  // One turn; waits for a message until `wait_until` at the longest.
+  void Turn(absl::Time wait_until);
+
+ private:
+  struct StatusCall {
+    Done<proto::WorkerStatus> done;
+  };
+  struct ReserveCall {
+    proto::ReserveRequest request;
+    Done<proto::ReserveReply> done;
+  };
+  struct RearmCall {
+    proto::RearmRequest request;
+    Done<proto::ReserveReply> done;
+  };
+  struct ReleaseCall {
+    proto::ReleaseRequest request;
+    Done<proto::ReleaseReply> done;
+  };
+  struct AttachCall {
+    proto::GenerateRequest request;
+    Done<std::shared_ptr<TokenStream>> done;
+  };
+  struct ReaderLeft {
+    proto::GenerateRequest request;
+  };
+  struct ReaderCaughtUp {};  // nothing but a reason to look again
+  struct DrainOrder {
+    absl::Notification* drained;
+  };
+  struct StopOrder {};
+  using Message = std::variant<StatusCall, ReserveCall, RearmCall, ReleaseCall, AttachCall, ReaderLeft, ReaderCaughtUp,
+                               Arrival, TransferLost, DrainOrder, StopOrder>;
+
+  struct Sequence {
+    ReservationId reservation;
+    int choice = 0;
+    bool admitted = false;
+    uint64_t last_turn = 0;
+  };
+
+  template <typename Call>
+  void PostCall(Call call);
+
+  void Handle(StatusCall call);
+  void Handle(ReserveCall call);
+  void Handle(RearmCall call);
+  void Handle(ReleaseCall call);
+  void Handle(AttachCall call);
+  void Handle(ReaderLeft message);
+  void Handle(ReaderCaughtUp) {}
+  void Handle(Arrival arrival);
+  void Handle(TransferLost lost);
+  void Handle(DrainOrder order);
+  void Handle(StopOrder);
+
+  StatusOr<proto::ReserveReply> TryReserve(const proto::ReserveRequest& request);
+  proto::ReserveReply Promise(const Reservation& reservation);
+  void OpenTransfer(const Reservation& reservation);
+
+  Status Place(const Arrival& arrival, Request& request);
+  void FailTransfer(ReservationId id, Tenure tenure, const Status& why);
+  void StartDecoding(ReservationId id, Request& request);
+  void Complete(ReservationId id);
+  void FailRequest(ReservationId id, const Status& why);
+
+  void ExpireOverdue();
+  // Ends a request whose pages are back already: its stream, its transfer, its sequences.
+  void Forget(ReservationId id, const Status& why);
+  void Fail(ReservationId id, const Status& why);
+
+  std::vector<SequenceTurn> Turns() const;
+  bool HasWork() const;
+  void Step();
+  void RunBatch(const std::vector<std::pair<ReservationId, int>>& chosen);
+  void RunAlone(ReservationId id, int choice);
+  SequenceChunk ChunkOf(ReservationId id, int choice) const;
+  void OnLogits(ReservationId id, int choice, absl::Span<const float> logits);
+
+  void UpdateGauges();
+
+  const WorkerOptions options_;
+  const ModelFacts model_;
+  const ClusterKey key_;
+  const ForwardFunction forward_;
+  KvPool* const pool_;
+  Staging* const staging_;
+  const Clock* const clock_;
+  DecodeMetrics* const metrics_;
+
+  Mailbox<Message> mailbox_;
+  KvReceiver receiver_;
+  Transport* transport_ = nullptr;
+  Reservations reservations_;
+  std::unordered_map<ReservationId, std::unique_ptr<Request>> requests_;  // one for each reservation
+  std::vector<Sequence> sequences_;                                       // in order of commits
+  uint64_t turns_taken_ = 0;
+  bool draining_ = false;
+  absl::Notification* drained_ = nullptr;  // to be notified once
+  bool stopping_ = false;
+};
+
+}  // namespace sluice::decode

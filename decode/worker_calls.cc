@@ -1,0 +1,127 @@
+// The control calls of the gateway, on the engine thread.
+#include <algorithm>
+#include <utility>
+
+#include "common/proto/convert.h"
+#include "decode/worker.h"
+#include "model/handoff.h"
+
+namespace sluice::decode {
+
+void Worker::Handle(StatusCall call) {
+  proto::WorkerStatus status = options_.identity;
+  status.set_kv_pages_total(static_cast<uint32_t>(pool_->pages_total()));
+  status.set_kv_pages_free(static_cast<uint32_t>(pool_->pages_free()));
+  status.set_requests_active(static_cast<uint32_t>(requests_.size()));
+  status.set_draining(draining_);
+  if (draining_) status.set_not_ready_reason("draining");
+  status.set_kv_address(transport_->address());
+  call.done(std::move(status));
+}
+
+void Worker::Handle(ReserveCall call) { call.done(TryReserve(call.request)); }
+
+StatusOr<proto::ReserveReply> Worker::TryReserve(const proto::ReserveRequest& request) {
+  const absl::Time now = clock_->Now();
+  const absl::Time deadline = absl::FromUnixMillis(request.deadline_unix_ms());
+  const SamplingParams sampling = FromProto(request.sampling());
+  const int64_t context = model_.context_tokens_max;
+  if (draining_) return absl::UnavailableError("decode is draining");
+  SLUICE_RETURN_IF_ERROR(sampling.Validate(model_.vocab_size));
+  if (request.prompt_tokens() == 0) return absl::InvalidArgumentError("prompt_tokens is 0, must be at least 1");
+  if (request.prompt_tokens() + int64_t{1} > context) {
+    return absl::OutOfRangeError(absl::StrCat("a prompt of ", request.prompt_tokens(),
+                                              " tokens leaves no room for an answer in the context of ", context));
+  }
+  if (request.deadline_unix_ms() == 0) return absl::InvalidArgumentError("deadline_unix_ms is missing");
+  if (deadline <= now) return absl::DeadlineExceededError("the request's deadline passed");
+  const PageDemand demand{.prompt_tokens = request.prompt_tokens(),
+                          .max_tokens = std::min<int64_t>(sampling.max_tokens, context - request.prompt_tokens()),
+                          .choices = sampling.n};
+  SLUICE_ASSIGN_OR_RETURN(const auto outcome,
+                          reservations_.Reserve(now, RequestId{request.request_id()}, demand, deadline));
+  if (const NoRoom* no_room = std::get_if<NoRoom>(&outcome)) {
+    metrics_->no_room.Increment();
+    proto::ReserveReply reply;
+    reply.mutable_no_room()->set_pages_needed(static_cast<uint32_t>(no_room->pages_needed));
+    reply.mutable_no_room()->set_pages_free(static_cast<uint32_t>(no_room->pages_free));
+    reply.mutable_no_room()->set_pages_total(static_cast<uint32_t>(no_room->pages_total));
+    reply.mutable_no_room()->set_retry_after_ms(absl::ToInt64Milliseconds(no_room->retry_after));
+    reply.set_epoch(options_.identity.epoch());
+    return reply;
+  }
+  const Reservation& reservation = *std::get<const Reservation*>(outcome);
+  // The stream outlives neither the mailbox nor the process: calls end before the worker does.
+  auto stream = std::make_shared<TokenStream>(options_.stream_tokens_max, [this] { mailbox_.Post(ReaderCaughtUp{}); });
+  requests_.emplace(reservation.id, std::make_unique<Request>(&model_, reservation.request, demand.prompt_tokens,
+                                                              sampling, std::move(stream)));
+  OpenTransfer(reservation);
+  return Promise(reservation);
+}
+
+void Worker::OpenTransfer(const Reservation& reservation) {
+  receiver_.Open({.request = reservation.request,
+                  .reservation = reservation.id,
+                  .tenure = reservation.tenure,
+                  .prompt_tokens = reservation.demand.prompt_tokens,
+                  .record_bytes_max = HandoffRecordBytesMax(static_cast<int>(reservation.demand.prompt_tokens),
+                                                            reservation.demand.choices)});
+}
+
+proto::ReserveReply Worker::Promise(const Reservation& reservation) {
+  proto::Ticket ticket;
+  ticket.set_request_id(reservation.request.value);
+  ticket.set_reservation_id(reservation.id.value);
+  ticket.set_decode_epoch(options_.identity.epoch());
+  ticket.set_generation(reservation.tenure.value);
+  // Until when a prefill may begin: with a reader attached the reservation waits that long for the first frame.
+  ticket.set_deadline_unix_ms(
+      absl::ToUnixMillis(std::min(clock_->Now() + options_.reservations.queue_wait_max, reservation.request_deadline)));
+  ticket.set_model_hash(options_.identity.model_hash());
+  ticket.set_layout_hash(LayoutHash(options_.identity.layout()));
+  ticket.set_wire_codec(std::string(sluice::Name(options_.wire)));
+  ticket.set_kv_address(transport_->address());
+  ticket.set_prompt_tokens(static_cast<uint32_t>(reservation.demand.prompt_tokens));
+  proto::ReserveReply reply;
+  reply.set_ticket(Seal(ticket, key_));
+  reply.set_reservation_id(reservation.id.value);
+  reply.set_generation(reservation.tenure.value);
+  reply.set_epoch(options_.identity.epoch());
+  return reply;
+}
+
+void Worker::Handle(RearmCall call) {
+  const ReservationId id{call.request.reservation_id()};
+  const auto reservation = reservations_.Rearm(clock_->Now(), Epoch{call.request.epoch()}, id);
+  if (!reservation.ok()) return call.done(reservation.status());
+  receiver_.Finish(id, absl::AbortedError("the reservation was given to another prefill"));
+  requests_.at(id)->RestartTransfer();
+  OpenTransfer(**reservation);
+  call.done(Promise(**reservation));
+}
+
+void Worker::Handle(ReleaseCall call) {
+  const ReservationId id{call.request.reservation_id()};
+  if (reservations_.Release(Epoch{call.request.epoch()}, id)) {
+    metrics_->requests_released.Increment();
+    Forget(id, absl::AbortedError("the reservation was released"));
+  }
+  call.done(proto::ReleaseReply());
+}
+
+void Worker::Handle(AttachCall call) {
+  const ReservationId id{call.request.reservation_id()};
+  const Status attached = reservations_.Attach(clock_->Now(), Epoch{call.request.epoch()}, id);
+  if (!attached.ok()) return call.done(attached);
+  call.done(requests_.at(id)->stream());
+}
+
+// Also after the last event was read; by then there is nothing to release.
+void Worker::Handle(ReaderLeft message) {
+  const ReservationId id{message.request.reservation_id()};
+  if (!reservations_.Release(Epoch{message.request.epoch()}, id)) return;
+  metrics_->requests_released.Increment();
+  Forget(id, absl::CancelledError("the client left"));
+}
+
+}  // namespace sluice::decode

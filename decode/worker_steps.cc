@@ -1,0 +1,154 @@
+// From arriving frames to tokens: placing, starting and stepping, on the engine thread.
+#include <algorithm>
+#include <utility>
+
+#include "decode/worker.h"
+#include "model/kv_codec.h"
+#include "spdlog/spdlog.h"
+
+namespace sluice::decode {
+
+void Worker::Handle(Arrival arrival) {
+  const KvFrameHeader& header = arrival.header;
+  const Reservation* reservation = reservations_.Find(header.reservation);
+  // It may have ended or been rearmed while the frame was on its way from the transport's thread.
+  if (reservation == nullptr || reservation->tenure != header.generation) return;
+  Request& request = *requests_.at(header.reservation);
+  if (Status placed = Place(arrival, request); !placed.ok()) {
+    return FailTransfer(header.reservation, header.generation, placed);
+  }
+  if (request.TransferComplete()) StartDecoding(header.reservation, request);
+}
+
+Status Worker::Place(const Arrival& arrival, Request& request) {
+  const KvFrameHeader& header = arrival.header;
+  const absl::Time now = clock_->Now();
+  if (header.kind == FrameKind::kCommit) {
+    SLUICE_RETURN_IF_ERROR(request.OnCommit(now, arrival.body.bytes()));
+  } else {
+    SLUICE_RETURN_IF_ERROR(request.OnFrame(now, header.layer, header.first_token, header.tokens));
+    const PageLease& pages = reservations_.Find(header.reservation)->choices[0];
+    SLUICE_RETURN_IF_ERROR(
+        ScatterBody(*pool_, pages.pages(), {header.layer, header.first_token, header.tokens}, arrival.body.bytes()));
+  }
+  reservations_.OnFrame(now, header.reservation, header.generation);
+  return absl::OkStatus();
+}
+
+void Worker::Handle(TransferLost lost) { FailTransfer(lost.reservation, lost.tenure, lost.why); }
+
+// The pages stay: the gateway gives the reservation to another prefill, or releases it.
+void Worker::FailTransfer(ReservationId id, Tenure tenure, const Status& why) {
+  if (!reservations_.OnTransferFailed(clock_->Now(), id, tenure)) return;
+  Request& request = *requests_.at(id);
+  request.FailTransfer();
+  receiver_.Finish(id, why);
+  metrics_->transfers_failed.Increment();
+  spdlog::warn("request {}: transfer failed: {}", request.id().value, why.ToString());
+}
+
+void Worker::StartDecoding(ReservationId id, Request& request) {
+  const absl::Time now = clock_->Now();
+  const Tenure tenure = reservations_.Find(id)->tenure;
+  if (Status begun = request.Begin(now); !begun.ok()) return FailTransfer(id, tenure, begun);
+  SLUICE_CHECK(reservations_.OnCommit(now, id, tenure), "a complete transfer of a reservation that takes none");
+  metrics_->commits.Increment();
+  receiver_.Finish(id, absl::OkStatus());
+  if (request.AllFinished()) return Complete(id);
+  if (request.choices() > 1) {
+    if (Status forked = reservations_.ForkChoices(id); !forked.ok()) return FailRequest(id, forked);
+  }
+  for (int choice = 0; choice < request.choices(); ++choice) {
+    if (request.Finished(choice)) {
+      reservations_.ReleaseChoice(id, choice);
+    } else {
+      sequences_.push_back({.reservation = id, .choice = choice});
+    }
+  }
+}
+
+void Worker::Complete(ReservationId id) {
+  SLUICE_CHECK(reservations_.OnFinish(id));
+  metrics_->requests_finished.Increment();
+  Forget(id, absl::OkStatus());
+}
+
+void Worker::FailRequest(ReservationId id, const Status& why) {
+  metrics_->requests_failed.Increment();
+  spdlog::error("request {}: {}", requests_.at(id)->id().value, why.ToString());
+  Fail(id, why);
+}
+
+std::vector<SequenceTurn> Worker::Turns() const {
+  std::vector<SequenceTurn> turns;
+  turns.reserve(sequences_.size());
+  for (const Sequence& sequence : sequences_) {
+    const TokenStream& stream = *requests_.at(sequence.reservation)->stream();
+    turns.push_back({.admitted = sequence.admitted,
+                     .paused = stream.Full(static_cast<uint32_t>(sequence.choice)),
+                     .last_turn = sequence.last_turn});
+  }
+  return turns;
+}
+
+bool Worker::HasWork() const { return !Next(options_.scheduler, Turns()).step.empty(); }
+
+void Worker::Step() {
+  const Decision decision = Next(options_.scheduler, Turns());
+  for (const int i : decision.admit) sequences_[static_cast<size_t>(i)].admitted = true;
+  if (decision.step.empty()) return;
+  std::vector<std::pair<ReservationId, int>> chosen;
+  for (const int i : decision.step) {
+    Sequence& sequence = sequences_[static_cast<size_t>(i)];
+    sequence.last_turn = ++turns_taken_;
+    chosen.emplace_back(sequence.reservation, sequence.choice);
+  }
+  const absl::Time begin = clock_->Now();
+  RunBatch(chosen);
+  metrics_->step_seconds.Observe(absl::ToDoubleSeconds(clock_->Now() - begin));
+  metrics_->step_sequences.Observe(static_cast<double>(chosen.size()));
+}
+
+void Worker::RunBatch(const std::vector<std::pair<ReservationId, int>>& chosen) {
+  Batch batch;
+  for (const auto& [id, choice] : chosen) batch.sequences.push_back(ChunkOf(id, choice));
+  const auto logits = forward_(batch, *pool_);
+  if (!logits.ok()) {
+    // Whose fault it is shows when each runs alone; the KV of the step is then written again, to the same bits.
+    for (const auto& [id, choice] : chosen) RunAlone(id, choice);
+    return;
+  }
+  const size_t vocab = static_cast<size_t>(model_.vocab_size);
+  for (size_t i = 0; i < chosen.size(); ++i) {
+    OnLogits(chosen[i].first, chosen[i].second, logits->subspan(i * vocab, vocab));
+  }
+}
+
+void Worker::RunAlone(ReservationId id, int choice) {
+  if (!requests_.contains(id)) return;  // another choice of the request failed before this one
+  const auto logits = forward_(Batch{{ChunkOf(id, choice)}}, *pool_);
+  if (!logits.ok()) return FailRequest(id, logits.status());
+  OnLogits(id, choice, *logits);
+}
+
+SequenceChunk Worker::ChunkOf(ReservationId id, int choice) const {
+  const Request& request = *requests_.at(id);
+  return {.tokens = absl::MakeConstSpan(&request.LastToken(choice), 1),
+          .start_position = request.LastPosition(choice),
+          .pages = reservations_.Find(id)->choices[static_cast<size_t>(choice)].pages(),
+          .logits = LogitsFor::kLast};
+}
+
+void Worker::OnLogits(ReservationId id, int choice, absl::Span<const float> logits) {
+  const auto it = requests_.find(id);
+  if (it == requests_.end()) return;  // another choice of the request failed before this one
+  Request& request = *it->second;
+  if (Status stepped = request.Step(choice, logits); !stepped.ok()) return FailRequest(id, stepped);
+  metrics_->tokens.Increment();
+  if (!request.Finished(choice)) return;
+  if (request.AllFinished()) return Complete(id);
+  reservations_.ReleaseChoice(id, choice);
+  std::erase_if(sequences_, [id, choice](const Sequence& s) { return s.reservation == id && s.choice == choice; });
+}
+
+}  // namespace sluice::decode
