@@ -152,7 +152,8 @@ StatusOr<double> PrefillProcess::WarmUp() {
 
 Status PrefillProcess::StartWorker(double tokens_per_s) {
   SLUICE_ASSIGN_OR_RETURN(sender_, KvSender::Create(SenderOptions(), pool_.get(), &clock_, &metrics_));
-  SLUICE_ASSIGN_OR_RETURN(transport_, CreateTransport(kTransportBackend, {}, sender_.get()));
+  SLUICE_ASSIGN_OR_RETURN(const ClusterKey key, ClusterKey::Load(options_.cluster_key, options_.cluster_key_file));
+  SLUICE_ASSIGN_OR_RETURN(transport_, CreateTransport(kTransportBackend, {.auth_key = key.bytes()}, sender_.get()));
   const ModelConfig& config = checkpoint_->config();
   const WorkerOptions worker_options = {
       .limits = {.batch_tokens_max = options_.batch_tokens_max, .logit_rows_max = kLogitRowsMax},
