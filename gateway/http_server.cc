@@ -74,6 +74,7 @@ struct HttpServer::Impl {
   asio::steady_timer accept_pause;
   std::unordered_set<Session*> sessions;
   std::shared_ptr<std::atomic<size_t>> body_bytes = std::make_shared<std::atomic<size_t>>(0);  // see BodyLease
+  int refusing = 0;  // of the sessions, those that are there to be told that there are too many
   HttpCounts counts;
   bool draining = false;
 };
@@ -94,6 +95,8 @@ class Session final : public HttpReply, public std::enable_shared_from_this<Sess
     Read();
   }
   void StartRefused() {
+    refused_ = true;
+    ++server_->refusing;
     Read();
     RefuseAndClose(503, "too many connections");
   }
@@ -156,7 +159,9 @@ class Session final : public HttpReply, public std::enable_shared_from_this<Sess
   enum class State { kIdle, kHeader, kBody, kAnswering, kLingering, kClosed };
 
   void Forget() {
-    if (server_ != nullptr) server_->sessions.erase(this);
+    if (server_ == nullptr) return;
+    server_->sessions.erase(this);
+    server_->refusing -= refused_;
     server_ = nullptr;
   }
 
@@ -355,6 +360,7 @@ class Session final : public HttpReply, public std::enable_shared_from_this<Sess
   std::unique_ptr<HttpExchange> exchange_;
 
   State state_ = State::kIdle;
+  bool refused_ = false;  // beyond connections_max
   bool reading_ = false;
   bool keep_alive_ = true;
   bool chunked_ = true;
@@ -402,11 +408,11 @@ void HttpServer::Impl::Accept() {
 void HttpServer::Impl::OnAccepted(tcp::socket socket) {
   error_code ignored;
   socket.set_option(tcp::no_delay(true), ignored);
-  const int open = static_cast<int>(sessions.size());
-  if (open >= options.connections_max) ++counts.connections_refused;
-  if (open >= options.connections_max + kRefusingConnectionsMax) return;
+  const bool full = static_cast<int>(sessions.size()) - refusing >= options.connections_max;
+  if (full) ++counts.connections_refused;
+  if (full && refusing >= kRefusingConnectionsMax) return;
   const auto session = std::make_shared<Session>(this, std::move(socket));
-  open < options.connections_max ? session->Start() : session->StartRefused();
+  full ? session->StartRefused() : session->Start();
 }
 
 HttpServer::HttpServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
