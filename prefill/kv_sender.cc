@@ -45,7 +45,14 @@ KvSender::KvSender(const KvSenderOptions& options, KvPool* pool, const Clock* cl
       layout_hash_(LayoutHash(options.hello.layout())),
       mailbox_(kMailboxMessagesMax),
       memory_(std::move(memory)),
-      frame_tokens_(frame_tokens) {
+      frame_tokens_(frame_tokens),
+      receiver_(
+          [this](ConnectionId connection, const StatusOr<proto::TransferResult>& result) {
+            Post([this, connection, result] { OnResult(connection, result); });
+          },
+          [this](ConnectionId connection, const Status& why) {
+            Post([this, connection, why] { OnLost(connection, why); });
+          }) {
   const KvPoolOptions& kv = pool->options();
   slot_bytes_ = (BodyBytes(kv.layout, kv.codec, frame_tokens) + 63) / 64 * 64;
   slot_bytes_ = std::min(slot_bytes_, memory_.size());
@@ -337,26 +344,39 @@ void KvSender::OnSent(uint64_t send, const Status& status) {
 
 // --- outcomes ---
 
-void KvSender::OnResult(ConnectionId connection, const proto::TransferResult& result) {
+void KvSender::OnResult(ConnectionId connection, const StatusOr<proto::TransferResult>& result) {
   const auto key = peer_of_connection_.find(connection.value);
   if (key == peer_of_connection_.end()) return;
+  if (!result.ok()) {
+    spdlog::error("a result from {}: {}", PeerName(key->second.first), result.status().ToString());
+    return DropPeer(PeerKey(key->second),
+                    absl::UnavailableError(absl::StrCat("a result was damaged: ", result.status().message())));
+  }
   for (const TransferId id : peers_.at(key->second).transfers) {
     Transfer& transfer = transfers_.at(id);
-    if (transfer.ticket.reservation_id() != result.reservation_id() ||
-        transfer.ticket.generation() != result.generation() || transfer.ticket.request_id() != result.request_id())
-      continue;
-    const Status status = WithContext(ToStatus(result), PeerName(key->second.first));
-    if (status.ok() && Apply(transfer, TransferEvent::kAcknowledged)) return End(id, absl::OkStatus());
-    if (status.ok())
-      return Fault(id,
-                   absl::InternalError(absl::StrCat(PeerName(key->second.first), ": acknowledged while ",
-                                                    std::string(Name(transfer.state)))),
-                   TellPeer::kYes);
-    // What decode finds wrong with frames is no fault of the request that they belong to.
-    const bool ours = absl::IsInvalidArgument(status) || absl::IsOutOfRange(status);
-    return Fault(id, ours ? absl::InternalError(status.message()) : status, TellPeer::kNo);
+    if (transfer.ticket.reservation_id() == result->reservation_id() &&
+        transfer.ticket.generation() == result->generation() && transfer.ticket.request_id() == result->request_id())
+      return OnOutcome(id, transfer, WithContext(ToStatus(*result), PeerName(key->second.first)));
   }
   metrics_->stray_results.Increment();
+}
+
+void KvSender::OnOutcome(TransferId id, Transfer& transfer, const Status& outcome) {
+  if (outcome.ok()) {
+    if (Apply(transfer, TransferEvent::kAcknowledged)) return End(id, outcome);
+    return Fault(id,
+                 absl::InternalError(absl::StrCat(PeerName(transfer.peer.first), ": acknowledged while ",
+                                                  std::string(Name(transfer.state)))),
+                 TellPeer::kYes);
+  }
+  // What decode finds wrong with frames is no fault of the request that they belong to.
+  const bool ours = absl::IsInvalidArgument(outcome) || absl::IsOutOfRange(outcome);
+  Fault(id, ours ? absl::InternalError(outcome.message()) : outcome, TellPeer::kNo);
+}
+
+void KvSender::OnLost(ConnectionId connection, const Status& why) {
+  if (const auto it = peer_of_connection_.find(connection.value); it != peer_of_connection_.end())
+    DropPeer(PeerKey(it->second), absl::UnavailableError(absl::StrCat("connection lost: ", why.message())));
 }
 
 bool KvSender::Apply(Transfer& transfer, TransferEvent event) {
@@ -394,48 +414,6 @@ void KvSender::End(TransferId id, Status status) {
   TransferReport report = {.status = std::move(status), .kv_bytes = transfer.kv_bytes};
   if (transfer.commit_time) report.handoff = clock_->Now() - *transfer.commit_time;
   ended_(id, report);
-}
-
-// --- the transport's thread ---
-
-StatusOr<std::string> KvSender::OnHello(ConnectionId, std::string_view) {
-  return absl::FailedPreconditionError("a prefill process takes no KV");
-}
-
-StatusOr<Landing> KvSender::OnMessage(ConnectionId, std::string_view header, size_t payload_bytes) {
-  SLUICE_ASSIGN_OR_RETURN(const KvFrameHeader decoded, DecodeKvFrameHeader(header));
-  if (decoded.kind != FrameKind::kResult)
-    return absl::InvalidArgumentError(absl::StrCat("a frame of kind ", static_cast<int>(decoded.kind), " for prefill"));
-  if (payload_bytes > kTransferResultBytesMax || decoded.payload_bytes != payload_bytes)
-    return absl::InvalidArgumentError(absl::StrCat("a result of ", payload_bytes, " bytes, its header says ",
-                                                   decoded.payload_bytes, ", at most ", kTransferResultBytesMax));
-  LandingResult& landing = landings_[++last_landing_];
-  landing.header = std::string(header);
-  landing.payload.resize(payload_bytes);
-  return Landing{.memory = absl::MakeSpan(landing.payload), .token = last_landing_};
-}
-
-void KvSender::OnLanded(ConnectionId connection, uint64_t token, const Status& status) {
-  const auto node = landings_.extract(token);
-  if (!status.ok()) return;  // OnClosed follows
-  const LandingResult& landing = node.mapped();
-  const std::string_view text(reinterpret_cast<const char*>(landing.payload.data()), landing.payload.size());
-  const Status intact = VerifyCrc(landing.header, landing.payload);
-  const StatusOr<proto::TransferResult> result = intact.ok() ? ParseTransferResult(text) : intact;
-  if (!result.ok()) {
-    // Whose result it was cannot be known: the connection ends, and with it whatever waits on it.
-    spdlog::error("a result from decode: {}", result.status().ToString());
-    transport_->Close(connection);
-    return;
-  }
-  Post([this, connection, result = *result] { OnResult(connection, result); });
-}
-
-void KvSender::OnClosed(ConnectionId connection, const Status& why) {
-  Post([this, connection, why = absl::UnavailableError(absl::StrCat("connection lost: ", why.message()))] {
-    if (const auto it = peer_of_connection_.find(connection.value); it != peer_of_connection_.end())
-      DropPeer(PeerKey(it->second), why);
-  });
 }
 
 }  // namespace sluice::prefill

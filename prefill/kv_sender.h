@@ -33,6 +33,7 @@
 #include "model/kv_pool.h"
 #include "prefill/lifecycle.h"
 #include "prefill/metrics.h"
+#include "prefill/result_receiver.h"
 #include "transport/transport.h"
 
 namespace sluice::prefill {
@@ -56,7 +57,7 @@ struct TransferReport {
   absl::Duration handoff;  // from Commit on
 };
 
-class KvSender final : public Receiver {
+class KvSender {
  public:
   using Ended = std::function<void(TransferId, const TransferReport&)>;
 
@@ -67,7 +68,9 @@ class KvSender final : public Receiver {
   // What Create takes.
   static size_t MemoryBytes(const KvSenderOptions& options) { return options.send_memory_bytes; }
 
-  // Before anything else. `transport` has this as its receiver and is destroyed before it, after Serve has returned.
+  // The receiver of the transport that is given to Attach.
+  Receiver* receiver() { return &receiver_; }
+  // Before anything else. `transport` is destroyed before this, and after Serve has returned.
   // `ended` is called once for each Begin, on the driving thread; it may not block.
   void Attach(Transport* transport, Ended ended);
 
@@ -84,13 +87,6 @@ class KvSender final : public Receiver {
   void Serve();
   // Handles what came and what is due. Returns when to call it again at the latest.
   absl::Time Poll(absl::Time now);
-
-  // --- the transport's thread ---
-
-  StatusOr<std::string> OnHello(ConnectionId connection, std::string_view hello) override;
-  StatusOr<Landing> OnMessage(ConnectionId connection, std::string_view header, size_t payload_bytes) override;
-  void OnLanded(ConnectionId connection, uint64_t token, const Status& status) override;
-  void OnClosed(ConnectionId connection, const Status& why) override;
 
  private:
   using Message = std::function<void()>;
@@ -157,7 +153,9 @@ class KvSender final : public Receiver {
                    std::string payload);
   void Hand(Peer& peer, std::string header, Inflight inflight);
   void OnSent(uint64_t send, const Status& status);
-  void OnResult(ConnectionId connection, const proto::TransferResult& result);
+  void OnResult(ConnectionId connection, const StatusOr<proto::TransferResult>& result);
+  void OnOutcome(TransferId id, Transfer& transfer, const Status& outcome);
+  void OnLost(ConnectionId connection, const Status& why);
 
   bool Apply(Transfer& transfer, TransferEvent event);
   KvFrameHeader HeaderOf(const Transfer& transfer, FrameKind kind) const;
@@ -191,13 +189,7 @@ class KvSender final : public Receiver {
   PeerKey pump_after_;  // whose turn ended last
   bool stopped_ = false;
 
-  // Of the transport's thread: results that are landing.
-  struct LandingResult {
-    std::string header;
-    std::vector<std::byte> payload;
-  };
-  std::unordered_map<uint64_t, LandingResult> landings_;
-  uint64_t last_landing_ = 0;
+  ResultReceiver receiver_;  // of the transport's thread; leaves messages
 };
 
 }  // namespace sluice::prefill

@@ -38,7 +38,7 @@ constexpr absl::Duration kCallsEndMax = absl::Seconds(1);
 // it, and Stop ends them from below.
 class PrefillProcess {
  public:
-  explicit PrefillProcess(const PrefillOptions& options) : options_(options) {}
+  PrefillProcess(const PrefillOptions& options, ClusterKey key) : options_(options), key_(std::move(key)) {}
   ~PrefillProcess() { Stop(); }
 
   Status Start();
@@ -56,6 +56,7 @@ class PrefillProcess {
   TransformerOptions EngineOptions() const;
 
   const PrefillOptions options_;
+  const ClusterKey key_;
   const RealClock clock_;
   const Epoch epoch_ = NewEpoch();
   PrefillMetrics metrics_;
@@ -152,8 +153,9 @@ StatusOr<double> PrefillProcess::WarmUp() {
 
 Status PrefillProcess::StartWorker(double tokens_per_s) {
   SLUICE_ASSIGN_OR_RETURN(sender_, KvSender::Create(SenderOptions(), pool_.get(), &clock_, &metrics_));
-  SLUICE_ASSIGN_OR_RETURN(const ClusterKey key, ClusterKey::Load(options_.cluster_key, options_.cluster_key_file));
-  SLUICE_ASSIGN_OR_RETURN(transport_, CreateTransport(kTransportBackend, {.auth_key = key.bytes()}, sender_.get()));
+  // Peers that cannot prove to know the key are refused on the transport's own port.
+  SLUICE_ASSIGN_OR_RETURN(transport_,
+                          CreateTransport(kTransportBackend, {.auth_key = key_.bytes()}, sender_->receiver()));
   const ModelConfig& config = checkpoint_->config();
   const WorkerOptions worker_options = {
       .limits = {.batch_tokens_max = options_.batch_tokens_max, .logit_rows_max = kLogitRowsMax},
@@ -175,7 +177,6 @@ Status PrefillProcess::StartWorker(double tokens_per_s) {
 
 Status PrefillProcess::StartService() {
   const ModelConfig& config = checkpoint_->config();
-  SLUICE_ASSIGN_OR_RETURN(const ClusterKey key, ClusterKey::Load(options_.cluster_key, options_.cluster_key_file));
   ServiceOptions service_options = {.listen = options_.listen,
                                     .request_bytes_max = static_cast<int>(options_.request_bytes_max),
                                     .limits = {.model_hash = checkpoint_->model_hash(),
@@ -193,7 +194,7 @@ Status PrefillProcess::StartService() {
   fixed.set_vocab_size(static_cast<uint32_t>(config.vocab_size));
   fixed.set_context_tokens_max(static_cast<uint32_t>(config.context_tokens_max));
   fixed.set_kv_pages_total(static_cast<uint32_t>(pool_->pages_total()));
-  SLUICE_ASSIGN_OR_RETURN(service_, Service::Create(service_options, key, worker_.get(), &metrics_, &clock_));
+  SLUICE_ASSIGN_OR_RETURN(service_, Service::Create(service_options, key_, worker_.get(), &metrics_, &clock_));
   SLUICE_ASSIGN_OR_RETURN(metrics_server_, MetricsServer::Create(options_.metrics_listen, metrics_.all()));
   return absl::OkStatus();
 }
@@ -224,9 +225,9 @@ void PrefillProcess::Stop() {
 Status RunPrefill(const PrefillOptions& options) {
   SLUICE_RETURN_IF_ERROR(options.Validate());
   // A wrong key is known at once, not after a long load.
-  SLUICE_RETURN_IF_ERROR(ClusterKey::Load(options.cluster_key, options.cluster_key_file).status());
+  SLUICE_ASSIGN_OR_RETURN(ClusterKey key, ClusterKey::Load(options.cluster_key, options.cluster_key_file));
   TerminationSignals signals;
-  PrefillProcess process(options);
+  PrefillProcess process(options, std::move(key));
   SLUICE_RETURN_IF_ERROR(process.Start());
   const int signal = signals.Wait();
   spdlog::info("signal {}", signal);

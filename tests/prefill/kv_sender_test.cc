@@ -99,7 +99,7 @@ class KvSenderTest : public ::testing::Test {
  protected:
   void Start(const KvSenderOptions& options = SmallOptions()) {
     sender_ = *KvSender::Create(options, filled_.pool.get(), &clock_, &metrics_);
-    client_ = *CreateLoopbackTransport({}, sender_.get());
+    client_ = *CreateLoopbackTransport({}, sender_->receiver());
     server_ = *CreateLoopbackTransport({.listen_address = "127.0.0.1:0"}, &receiver_);
     receiver_.transport = server_.get();
     sender_->Attach(client_.get(), [this](TransferId id, const TransferReport& report) {

@@ -33,7 +33,7 @@ class ServiceTest : public ::testing::Test {
                                  .connect_timeout = absl::Seconds(20),
                                  .result_timeout = absl::Seconds(60)},
                                 pool_.get(), &clock_, &metrics_);
-    transport_ = *CreateLoopbackTransport({}, sender_.get());
+    transport_ = *CreateLoopbackTransport({}, sender_->receiver());
     decode_transport_ = *CreateLoopbackTransport({.listen_address = "127.0.0.1:0"}, &decode_);
     decode_.transport = decode_transport_.get();
     worker_ = std::make_unique<Worker>(

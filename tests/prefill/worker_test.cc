@@ -115,10 +115,10 @@ class WorkerTest : public ::testing::Test {
             .SerializeAsString();
     KvFrameHeader header = {.kind = FrameKind::kResult, .payload_bytes = payload.size()};
     const absl::Span<const std::byte> bytes(reinterpret_cast<const std::byte*>(payload.data()), payload.size());
-    const auto landing = sender_->OnMessage(sent.connection, Encode(header, bytes), payload.size());
+    const auto landing = sender_->receiver()->OnMessage(sent.connection, Encode(header, bytes), payload.size());
     ASSERT_TRUE(landing.ok()) << landing.status();
     std::copy(bytes.begin(), bytes.end(), landing->memory.begin());
-    sender_->OnLanded(sent.connection, landing->token, absl::OkStatus());
+    sender_->receiver()->OnLanded(sent.connection, landing->token, absl::OkStatus());
   }
 
   proto::HandoffRecord RecordOf(uint64_t request) {
@@ -305,7 +305,7 @@ TEST_F(WorkerTest, ALostPeerStopsTheComputationForIt) {
   ASSERT_TRUE(Submit(request).ok());
   Turn();
   Turn();
-  sender_->OnClosed({1}, absl::UnavailableError("gone"));
+  sender_->receiver()->OnClosed({1}, absl::UnavailableError("gone"));
   Run(5);
   EXPECT_EQ(CodeOf(request), absl::StatusCode::kUnavailable);
   EXPECT_LT(steps_.size(), 5u);

@@ -1,0 +1,27 @@
+// What a peer may send to a prefill process: the first byte says how long the header is, the rest is header and
+// payload.
+#include <algorithm>
+#include <cstdlib>
+
+#include "model/handoff.h"
+#include "prefill/result_receiver.h"
+
+using namespace sluice;
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  if (size == 0) return 0;
+  const size_t header_bytes = std::min<size_t>(data[0], size - 1);
+  const std::string_view header(reinterpret_cast<const char*>(data) + 1, header_bytes);
+  const size_t payload_bytes = size - 1 - header_bytes;
+  int results = 0;
+  prefill::ResultReceiver receiver([&results](ConnectionId, const auto&) { ++results; },
+                                   [](ConnectionId, const Status&) {});
+  const auto landing = receiver.OnMessage({1}, header, payload_bytes);
+  if (!landing.ok()) return 0;
+  if (landing->memory.size() != payload_bytes || payload_bytes > kTransferResultBytesMax) std::abort();
+  std::transform(data + 1 + header_bytes, data + size, landing->memory.begin(),
+                 [](uint8_t byte) { return static_cast<std::byte>(byte); });
+  receiver.OnLanded({1}, landing->token, absl::OkStatus());
+  if (results != 1) std::abort();
+  return 0;
+}
