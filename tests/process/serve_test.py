@@ -94,7 +94,7 @@ def test_complete_says_the_same_through_the_service_and_without_it(serve, real_m
 
 def test_chat_answers_what_is_piped_into_it(serve):
     out = subprocess.run([BINARY, "chat", "--url", serve.url, "--max-tokens", "30", "--temperature", "0"],
-                         input=b"What is the capital of France?\n", check=True, capture_output=True, timeout=120)
+                         input=b"What is the capital of France? Answer in one sentence.\n", check=True, capture_output=True, timeout=120)
     assert b"Paris" in out.stdout
 
 

@@ -1,0 +1,41 @@
+#include "cli/completer_flags.h"
+
+#include <thread>
+
+#include "cli/http_client.h"
+#include "cli/local_model.h"
+#include "cli/remote_model.h"
+
+namespace sluice {
+
+void AddCompleterFlags(CLI::App& app, CompleterFlags* flags) {
+  AddLocalModelFlags(app, &flags->local);
+  app.add_option("--url", flags->url, "Ask the service at this address instead, e.g. http://127.0.0.1:8080")
+      ->type_name("URL")
+      ->group("Service");
+  AddDuration(app, "--timeout", &flags->timeout, "Give up on a service that is silent for so long");
+  app.get_option("--timeout")->group("Service");
+}
+
+Status Check(const CompleterFlags& flags) {
+  if (flags.local.model.empty() == flags.url.empty()) {
+    return absl::InvalidArgumentError("give either --model PATH or --url URL");
+  }
+  return absl::OkStatus();
+}
+
+StatusOr<std::unique_ptr<Completer>> MakeCompleter(const CompleterFlags& flags) {
+  if (!flags.url.empty()) {
+    SLUICE_ASSIGN_OR_RETURN(HttpClient client, HttpClient::Create(flags.url, flags.timeout));
+    return std::make_unique<RemoteModel>(std::move(client));
+  }
+  LocalModelOptions options;
+  options.path = flags.local.model;
+  options.threads = flags.local.threads > 0 ? flags.local.threads
+                                            : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  options.exact = flags.local.exact;
+  SLUICE_ASSIGN_OR_RETURN(options.kv_store, ParseKvCodec(flags.local.kv_store));
+  return LocalModel::Open(options);
+}
+
+}  // namespace sluice

@@ -1,0 +1,188 @@
+// `sluice models show`: what a checkpoint holds.
+#include <iomanip>
+#include <map>
+
+#include "CLI/CLI.hpp"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "cli/subcommand.h"
+#include "model/checkpoint/checkpoint.h"
+#include "model/kv_layout.h"
+#include "nlohmann/json.hpp"
+
+namespace sluice {
+namespace {
+
+using nlohmann::ordered_json;
+
+struct TypeTotal {
+  size_t tensors = 0;
+  size_t bytes = 0;
+};
+
+std::map<std::string, TypeTotal> TotalsByType(const std::vector<TensorInfo>& tensors) {
+  std::map<std::string, TypeTotal> totals;
+  for (const TensorInfo& tensor : tensors) {
+    TypeTotal& total = totals[tensor.type];
+    ++total.tensors;
+    total.bytes += tensor.bytes;
+  }
+  return totals;
+}
+
+size_t TotalBytes(const std::vector<TensorInfo>& tensors) {
+  size_t bytes = 0;
+  for (const TensorInfo& tensor : tensors) bytes += tensor.bytes;
+  return bytes;
+}
+
+std::string ScalingName(RopeScaling scaling) {
+  switch (scaling) {
+    case RopeScaling::kNone:
+      return "none";
+    case RopeScaling::kLinear:
+      return "linear";
+    case RopeScaling::kLlama3:
+      return "llama3";
+    case RopeScaling::kYarn:
+      return "yarn";
+  }
+  return "";
+}
+
+std::string PairingName(RopePairing pairing) { return pairing == RopePairing::kHalf ? "half" : "interleaved"; }
+
+size_t KvBytesPerToken(const ModelConfig& config, KvCodec codec) { return Bytes(KvLayout::Of(config), codec, 1); }
+
+std::string Mebibytes(size_t bytes) { return absl::StrFormat("%.1f MiB", static_cast<double>(bytes) / (1 << 20)); }
+
+ordered_json ConfigJson(const ModelConfig& config) {
+  return {{"layers", config.layers},
+          {"hidden_size", config.hidden_size},
+          {"intermediate_size", config.intermediate_size},
+          {"heads", config.heads},
+          {"kv_heads", config.kv_heads},
+          {"head_dim", config.head_dim},
+          {"vocab_size", config.vocab_size},
+          {"context_tokens_max", config.context_tokens_max},
+          {"rms_norm_eps", config.rms_norm_eps},
+          {"tied_embeddings", config.tied_embeddings},
+          {"rope",
+           {{"theta", config.rope.theta},
+            {"pairing", PairingName(config.rope.pairing)},
+            {"scaling", ScalingName(config.rope.scaling)},
+            {"factor", config.rope.factor},
+            {"has_frequency_factors", !config.rope.frequency_factors.empty()}}},
+          {"eos_ids", config.eos_ids}};
+}
+
+ordered_json TokenizerJson(const TokenizerData& data) {
+  const bool known = data.kind == TokenizerKind::kByteLevelBpe;
+  ordered_json json = {{"kind", known ? ordered_json("byte-level BPE") : ordered_json(nullptr)},
+                       {"tokens", data.tokens.size()},
+                       {"merges", data.merges.size()},
+                       {"has_chat_template", !data.chat_template.empty()}};
+  if (!known) json["unsupported"] = data.unsupported;
+  return json;
+}
+
+ordered_json CheckpointJson(const Checkpoint& checkpoint, const std::string& path) {
+  const std::vector<TensorInfo> tensors = checkpoint.tensors();
+  const ModelConfig& config = checkpoint.config();
+  ordered_json by_type = ordered_json::object();
+  for (const auto& [type, total] : TotalsByType(tensors)) {
+    by_type[type] = {{"tensors", total.tensors}, {"bytes", total.bytes}};
+  }
+  ordered_json list = ordered_json::array();
+  for (const TensorInfo& tensor : tensors) {
+    list.push_back({{"name", tensor.name}, {"type", tensor.type}, {"shape", tensor.shape}, {"bytes", tensor.bytes}});
+  }
+  return {{"path", path},
+          {"format", checkpoint.format()},
+          {"architecture", config.architecture},
+          {"name", config.name},
+          {"model_hash", checkpoint.model_hash()},
+          {"config", ConfigJson(config)},
+          {"tokenizer", TokenizerJson(checkpoint.tokenizer())},
+          {"weights_bytes", TotalBytes(tensors)},
+          {"weights_by_type", by_type},
+          {"kv_bytes_per_token",
+           {{"bf16", KvBytesPerToken(config, KvCodec::kBf16)}, {"f32", KvBytesPerToken(config, KvCodec::kF32)}}},
+          {"tensors", list}};
+}
+
+void PrintTensors(const std::vector<TensorInfo>& tensors, std::ostream& out) {
+  for (const TensorInfo& tensor : tensors) {
+    out << "  " << std::left << std::setw(44) << tensor.name << std::setw(6) << tensor.type << std::setw(16)
+        << absl::StrCat("[", absl::StrJoin(tensor.shape, ", "), "]") << std::right << std::setw(12) << tensor.bytes
+        << "\n";
+  }
+}
+
+void PrintCheckpoint(const Checkpoint& checkpoint, const std::string& path, std::ostream& out) {
+  const std::vector<TensorInfo> tensors = checkpoint.tensors();
+  const ModelConfig& config = checkpoint.config();
+  const TokenizerData& tokenizer = checkpoint.tokenizer();
+  const auto line = [&](const std::string& name, const std::string& value) {
+    out << std::left << std::setw(14) << name << value << "\n";
+  };
+  line("file", absl::StrCat(path, " (", std::string(checkpoint.format()), ")"));
+  line("architecture", absl::StrCat(config.architecture, config.name.empty() ? "" : ", ", config.name));
+  line("shape",
+       absl::StrCat(config.layers, " layers, hidden ", config.hidden_size, ", intermediate ", config.intermediate_size,
+                    ", ", config.heads, " heads, ", config.kv_heads, " KV heads of ", config.head_dim));
+  line("vocabulary", absl::StrCat(config.vocab_size, config.tied_embeddings ? ", head tied to the embedding" : ""));
+  line("context", absl::StrCat(config.context_tokens_max, " tokens"));
+  line("rope", absl::StrCat("theta ", config.rope.theta, ", pairs ", PairingName(config.rope.pairing), ", scaling ",
+                            ScalingName(config.rope.scaling),
+                            config.rope.scaling == RopeScaling::kNone ? "" : absl::StrCat(" by ", config.rope.factor),
+                            config.rope.frequency_factors.empty() ? "" : ", frequency factors"));
+  line("end tokens", absl::StrJoin(config.eos_ids, ", "));
+  line("tokenizer", tokenizer.kind == TokenizerKind::kNone
+                        ? absl::StrCat("none: ", tokenizer.unsupported)
+                        : absl::StrCat("byte-level BPE, ", tokenizer.merges.size(), " merges, ",
+                                       tokenizer.chat_template.empty() ? "no" : "with", " chat template"));
+  std::vector<std::string> parts;
+  for (const auto& [type, total] : TotalsByType(tensors)) {
+    parts.push_back(absl::StrCat(type, " ", Mebibytes(total.bytes), " in ", total.tensors));
+  }
+  line("weights", absl::StrCat(Mebibytes(TotalBytes(tensors)), ": ", absl::StrJoin(parts, ", ")));
+  line("KV", absl::StrCat(KvBytesPerToken(config, KvCodec::kBf16), " bytes a token in bf16, ",
+                          KvBytesPerToken(config, KvCodec::kF32), " in f32"));
+  line("model hash", checkpoint.model_hash());
+  out << "tensors\n";
+  PrintTensors(tensors, out);
+}
+
+class ModelsCommand final : public Subcommand {
+ public:
+  explicit ModelsCommand(CLI::App* app) : Subcommand(app) {
+    app->require_subcommand(1);
+    CLI::App* show = app->add_subcommand("show", "Show architecture, shapes, types and sizes of a model");
+    show->add_option("PATH", path_, "GGUF file or Hugging Face folder")->required();
+    show->add_flag("--json", json_, "As JSON");
+  }
+
+  Status Run(Streams streams) override {
+    SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<Checkpoint> checkpoint, OpenCheckpoint(path_));
+    if (json_) {
+      streams.out << CheckpointJson(*checkpoint, path_).dump(2, ' ', false, ordered_json::error_handler_t::replace)
+                  << "\n";
+    } else {
+      PrintCheckpoint(*checkpoint, path_, streams.out);
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  std::string path_;
+  bool json_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Subcommand> MakeModelsCommand(CLI::App& parent) {
+  return std::make_unique<ModelsCommand>(parent.add_subcommand("models", "Look at models on disk"));
+}
+
+}  // namespace sluice
