@@ -16,6 +16,8 @@ std::string_view Name(ReservationState state) {
       return "broken";
     case ReservationState::kRunning:
       return "running";
+    case ReservationState::kUnread:
+      return "unread";
     case ReservationState::kEnded:
       return "ended";
   }
@@ -27,6 +29,7 @@ std::optional<ReservationState> Next(ReservationState from, ReservationEvent eve
   using E = ReservationEvent;
   if (from == S::kEnded) return std::nullopt;
   if (event == E::kRelease || event == E::kExpire) return S::kEnded;  // do give the pages back, end the stream
+  if (event == E::kAttach && from != S::kUnread) return from;         // do renew
   switch (from) {
     case S::kArmed:
       if (event == E::kFrame) return S::kReceiving;        // do renew
@@ -44,7 +47,11 @@ std::optional<ReservationState> Next(ReservationState from, ReservationEvent eve
       if (event == E::kRearm) return S::kArmed;  // do begin a tenure, renew
       return std::nullopt;
     case S::kRunning:
-      if (event == E::kFinish) return S::kEnded;  // do give the pages back
+      if (event == E::kFinish) return S::kEnded;         // do give the pages back
+      if (event == E::kFinishUnread) return S::kUnread;  // do give the pages back, renew
+      return std::nullopt;
+    case S::kUnread:
+      if (event == E::kAttach) return S::kEnded;  // do hand the answer over
       return std::nullopt;
     case S::kEnded:
       return std::nullopt;
@@ -111,7 +118,7 @@ StatusOr<std::variant<const Reservation*, NoRoom>> Reservations::Reserve(absl::T
 StatusOr<const Reservation*> Reservations::Rearm(absl::Time now, Epoch epoch, ReservationId id) {
   SLUICE_ASSIGN_OR_RETURN(Reservation * reservation, FindForGateway(epoch, id));
   const auto next = Next(reservation->state, ReservationEvent::kRearm);
-  if (!next) return absl::FailedPreconditionError("the reservation runs already");
+  if (!next) return absl::FailedPreconditionError("the reservation runs already, or has run");
   reservation->state = *next;
   ++reservation->tenure.value;
   Renew(now, *reservation);
@@ -122,7 +129,11 @@ Status Reservations::Attach(absl::Time now, Epoch epoch, ReservationId id) {
   SLUICE_ASSIGN_OR_RETURN(Reservation * reservation, FindForGateway(epoch, id));
   if (reservation->attached) return absl::FailedPreconditionError("the reservation's tokens have a reader already");
   reservation->attached = true;
-  Renew(now, *reservation);
+  if (Next(reservation->state, ReservationEvent::kAttach) == ReservationState::kEnded) {
+    End(*reservation, ReservationEvent::kAttach);
+  } else {
+    Renew(now, *reservation);
+  }
   return absl::OkStatus();
 }
 
@@ -145,10 +156,18 @@ bool Reservations::OnTransferFailed(absl::Time now, ReservationId id, Tenure ten
   return Apply(now, id, tenure, ReservationEvent::kTransferFailed);
 }
 
-bool Reservations::OnFinish(ReservationId id) {
+bool Reservations::OnFinish(absl::Time now, ReservationId id) {
   const auto it = by_id_.find(id);
   if (it == by_id_.end() || !Next(it->second.state, ReservationEvent::kFinish)) return false;
-  End(it->second, ReservationEvent::kFinish);
+  Reservation& reservation = it->second;
+  if (reservation.attached) {
+    End(reservation, ReservationEvent::kFinish);
+    return true;
+  }
+  reservation.state = *Next(reservation.state, ReservationEvent::kFinishUnread);
+  reservation.choices.clear();
+  reservation.spare.Release();
+  Renew(now, reservation);
   return true;
 }
 

@@ -27,19 +27,22 @@ enum class ReservationState : uint8_t {
   kReceiving,  // verified frames come
   kBroken,     // its transfer failed; waits for another prefill or for its release
   kRunning,    // committed: its sequences decode
-  kEnded,      // pages are back; the reservation is forgotten
+  kUnread,     // every choice has ended and pages are back; the answer waits for its reader, who is on the way
+  kEnded,      // the reservation is forgotten
 };
 enum class ReservationEvent : uint8_t {
   kFrame,           // a frame of the present tenure was verified
   kCommit,          // the transfer is complete
   kTransferFailed,  // the transfer of the present tenure failed
   kRearm,           // the gateway gives it to another prefill
-  kFinish,          // every choice has ended
+  kFinish,          // every choice has ended, and somebody listens
+  kFinishUnread,    // every choice has ended before anybody listened
+  kAttach,          // somebody listens from now on
   kRelease,         // the gateway or the client is no longer interested, or decode gives up on it
   kExpire,          // the deadline passed
 };
-inline constexpr int kReservationStates = 5;
-inline constexpr int kReservationEvents = 7;
+inline constexpr int kReservationStates = 6;
+inline constexpr int kReservationEvents = 9;
 std::string_view Name(ReservationState state);
 
 // The lifecycle's table. Nothing where the event does not act on a reservation in that state.
@@ -95,7 +98,8 @@ class Reservations {
   // Begins a new tenure. Aborted where the reservation is not there any more, FailedPrecondition where it runs already.
   StatusOr<const Reservation*> Rearm(absl::Time now, Epoch epoch, ReservationId id);
 
-  // Somebody listens from now on. Aborted as in Rearm; FailedPrecondition where somebody listened before.
+  // Somebody listens from now on. Aborted as in Rearm; FailedPrecondition where somebody listened before. Ends an
+  // unread reservation.
   Status Attach(absl::Time now, Epoch epoch, ReservationId id);
 
   // Gives everything back. True where there was something; again or unknown is no error.
@@ -105,7 +109,8 @@ class Reservations {
   bool OnFrame(absl::Time now, ReservationId id, Tenure tenure);
   bool OnCommit(absl::Time now, ReservationId id, Tenure tenure);
   bool OnTransferFailed(absl::Time now, ReservationId id, Tenure tenure);
-  bool OnFinish(ReservationId id);
+  // Gives the pages back.
+  bool OnFinish(absl::Time now, ReservationId id);
 
   // Gives choices 1.. page tables of their own out of the spare pages; the first `kv_tokens` tokens are shared, whole
   // pages in place. REQUIRES: running, not forked before, kv_tokens equals the prompt.

@@ -117,13 +117,18 @@ void Worker::Forget(ReservationId id, const Status& why) {
   receiver_.Finish(id, why);
   requests_.at(id)->stream()->Close(why);
   requests_.erase(id);
+  DropSequences(id);
+}
+
+void Worker::DropSequences(ReservationId id) {
   std::erase_if(sequences_, [id](const Sequence& sequence) { return sequence.reservation == id; });
 }
 
 void Worker::UpdateGauges() {
   const auto waiting = std::count_if(sequences_.begin(), sequences_.end(), [](const auto& s) { return !s.admitted; });
-  const auto running =
-      std::count_if(requests_.begin(), requests_.end(), [](const auto& each) { return each.second->choices() > 0; });
+  const auto running = std::count_if(requests_.begin(), requests_.end(), [this](const auto& each) {
+    return reservations_.Find(each.first)->state == ReservationState::kRunning;
+  });
   metrics_->kv_pages_total.Set(pool_->pages_total());
   metrics_->kv_pages_free.Set(pool_->pages_free());
   metrics_->kv_pages_reserved.Set(pool_->pages_total() - pool_->pages_free());

@@ -147,6 +147,7 @@ class Worker {
   // Ends a request whose pages are back already: its stream, its transfer, its sequences.
   void Forget(ReservationId id, const Status& why);
   void Fail(ReservationId id, const Status& why);
+  void DropSequences(ReservationId id);
 
   std::vector<SequenceTurn> Turns() const;
   bool HasWork() const;

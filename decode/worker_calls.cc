@@ -114,6 +114,7 @@ void Worker::Handle(AttachCall call) {
   const Status attached = reservations_.Attach(clock_->Now(), Epoch{call.request.epoch()}, id);
   if (!attached.ok()) return call.done(attached);
   call.done(requests_.at(id)->stream());
+  if (reservations_.Find(id) == nullptr) Forget(id, absl::OkStatus());  // it was unread: the stream has all of it
 }
 
 // Also after the last event was read; by then there is nothing to release.

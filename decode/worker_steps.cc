@@ -68,9 +68,12 @@ void Worker::StartDecoding(ReservationId id, Request& request) {
 }
 
 void Worker::Complete(ReservationId id) {
-  SLUICE_CHECK(reservations_.OnFinish(id));
+  SLUICE_CHECK(reservations_.OnFinish(clock_->Now(), id));
   metrics_->requests_finished.Increment();
-  Forget(id, absl::OkStatus());
+  // A short answer may be done before the call that reads it has arrived: then the answer waits for it.
+  if (reservations_.Find(id) == nullptr) return Forget(id, absl::OkStatus());
+  requests_.at(id)->stream()->Close(absl::OkStatus());
+  DropSequences(id);
 }
 
 void Worker::FailRequest(ReservationId id, const Status& why) {

@@ -47,13 +47,15 @@ class ReservationsTest : public testing::Test {
 
 TEST(ReservationTable, HasTheseEdgesAndNoOther) {
   const std::optional<S> none;
-  // Columns: frame, commit, transfer failed, rearm, finish, release, expire.
+  // Columns: frame, commit, transfer failed, rearm, finish, finish unread, attach, release, expire.
   const std::optional<S> expected[kReservationStates][kReservationEvents] = {
-      {S::kReceiving, S::kRunning, S::kBroken, S::kArmed, none, S::kEnded, S::kEnded},  // armed
-      {S::kReceiving, S::kRunning, S::kBroken, S::kArmed, none, S::kEnded, S::kEnded},  // receiving
-      {none, none, none, S::kArmed, none, S::kEnded, S::kEnded},                        // broken
-      {none, none, none, none, S::kEnded, S::kEnded, S::kEnded},                        // running
-      {none, none, none, none, none, none, none}};                                      // ended
+      {S::kReceiving, S::kRunning, S::kBroken, S::kArmed, none, none, S::kArmed, S::kEnded, S::kEnded},  // armed
+      {S::kReceiving, S::kRunning, S::kBroken, S::kArmed, none, none, S::kReceiving, S::kEnded,
+       S::kEnded},                                                                         // receiving
+      {none, none, none, S::kArmed, none, none, S::kBroken, S::kEnded, S::kEnded},         // broken
+      {none, none, none, none, S::kEnded, S::kUnread, S::kRunning, S::kEnded, S::kEnded},  // running
+      {none, none, none, none, none, none, S::kEnded, S::kEnded, S::kEnded},               // unread
+      {none, none, none, none, none, none, none, none, none}};                             // ended
   for (int from = 0; from < kReservationStates; ++from) {
     for (int event = 0; event < kReservationEvents; ++event) {
       EXPECT_EQ(Next(static_cast<S>(from), static_cast<E>(event)), expected[from][event]) << from << " " << event;
@@ -186,6 +188,17 @@ TEST_F(ReservationsTest, ARunningRequestThatNobodyReadsExpires) {
   EXPECT_THAT(reservations_.Expire(clock_.Now()), testing::SizeIs(1));
 }
 
+TEST_F(ReservationsTest, AnAnswerWithoutAReaderGivesItsPagesBackAndWaitsForHim) {
+  const ReservationId id = Running(6);
+  ASSERT_TRUE(reservations_.OnFinish(clock_.Now(), id));
+  EXPECT_EQ(Free(), kPages);
+  ASSERT_NE(reservations_.Find(id), nullptr);
+  EXPECT_EQ(reservations_.NextDeadline(), clock_.Now() + absl::Seconds(10));
+  EXPECT_TRUE(reservations_.Attach(clock_.Now(), kEpoch, id).ok());
+  EXPECT_EQ(reservations_.Find(id), nullptr);
+  EXPECT_EQ(reservations_.Attach(clock_.Now(), kEpoch, id).code(), absl::StatusCode::kAborted);
+}
+
 TEST_F(ReservationsTest, ASecondReaderIsRefused) {
   const ReservationId id = Reserve(6);
   ASSERT_TRUE(reservations_.Attach(clock_.Now(), kEpoch, id).ok());
@@ -217,9 +230,10 @@ TEST_F(ReservationsTest, ABrokenTransferTakesNothingUntilRearmed) {
 
 TEST_F(ReservationsTest, RearmIsRefusedWhereItRunsOrIsGoneOrOfAnotherEpoch) {
   const ReservationId id = Running(6);
+  ASSERT_TRUE(reservations_.Attach(clock_.Now(), kEpoch, id).ok());
   EXPECT_EQ(reservations_.Rearm(clock_.Now(), kEpoch, id).status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(reservations_.Rearm(clock_.Now(), Epoch{1}, id).status().code(), absl::StatusCode::kAborted);
-  ASSERT_TRUE(reservations_.OnFinish(id));
+  ASSERT_TRUE(reservations_.OnFinish(clock_.Now(), id));
   EXPECT_EQ(reservations_.Rearm(clock_.Now(), kEpoch, id).status().code(), absl::StatusCode::kAborted);
 }
 
@@ -243,7 +257,7 @@ TEST_F(ReservationsTest, AChoiceThatEndsGivesBackWhatItDoesNotShare) {
   const int free = Free();
   reservations_.ReleaseChoice(id, 0);
   EXPECT_EQ(Free(), free + 2);
-  EXPECT_TRUE(reservations_.OnFinish(id));
+  EXPECT_TRUE(reservations_.OnFinish(clock_.Now(), id));
   EXPECT_EQ(Free(), kPages);
 }
 
@@ -260,7 +274,8 @@ class ConservationTest : public ReservationsTest, public testing::WithParamInter
       for (const PageLease& choice : reservation.choices) mine.insert(choice.pages().begin(), choice.pages().end());
       mine.insert(reservation.spare.pages().begin(), reservation.spare.pages().end());
       for (const PageIndex page : mine) ASSERT_TRUE(owners.emplace(page, id).second) << "page " << page << " twice";
-      ASSERT_EQ(static_cast<int64_t>(mine.size()), PagesNeeded(reservation.demand, kPageTokens));
+      ASSERT_EQ(static_cast<int64_t>(mine.size()),
+                reservation.state == S::kUnread ? 0 : PagesNeeded(reservation.demand, kPageTokens));
       leased += static_cast<int>(mine.size());
     }
     ASSERT_EQ(Free() + leased, kPages);
@@ -307,7 +322,7 @@ class ConservationTest : public ReservationsTest, public testing::WithParamInter
         reservations_.OnTransferFailed(now, id, AnyTenure(rng, id));
         break;
       case 7:
-        reservations_.OnFinish(id);
+        reservations_.OnFinish(clock_.Now(), id);
         break;
       case 8:
         (void)reservations_.Attach(now, epoch, id);

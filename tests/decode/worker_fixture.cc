@@ -249,13 +249,16 @@ WorkerFixture::Held WorkerFixture::Reserve(std::vector<TokenId> prompt, Sampling
   SLUICE_CHECK(reply.ok() && reply->has_ticket());
   Held held{.prompt = std::move(prompt), .sampling = std::move(sampling), .ticket = *Open(reply->ticket(), key_)};
   held.tokens.resize(static_cast<size_t>(held.sampling.n));
-  if (!read) return held;
+  if (read) Attach(held);
+  return held;
+}
+
+void WorkerFixture::Attach(Held& held) {
   proto::GenerateRequest request;
   request.set_reservation_id(held.ticket.reservation_id());
   request.set_epoch(held.ticket.decode_epoch());
   worker_->Attach(request, [&held](StatusOr<std::shared_ptr<TokenStream>> stream) { held.stream = *stream; });
   Turns(1);
-  return held;
 }
 
 StatusOr<proto::Ticket> WorkerFixture::Rearm(const Held& held) {

@@ -90,6 +90,7 @@ class WorkerFixture : public testing::Test {
   StatusOr<proto::ReserveReply> TryReserve(const std::vector<TokenId>& prompt, const SamplingParams& sampling,
                                            absl::Duration time = absl::Minutes(10));
   Held Reserve(std::vector<TokenId> prompt, SamplingParams sampling, bool read = true);
+  void Attach(Held& held);
   StatusOr<proto::Ticket> Rearm(const Held& held);
   void Release(const Held& held);
   void Leave(const Held& held);

@@ -194,6 +194,24 @@ TEST_F(WorkerTest, ARequestsOwnDeadlineEndsItWhileItRuns) {
   ExpectNothingHeld();
 }
 
+TEST_F(WorkerTest, AShortAnswerWaitsForAReaderWhoComesLate) {
+  Held held = Reserve(Prompt(5), Sampling(3), /*read=*/false);
+  Deliver(held);
+  TurnUntil([this] { return metrics_.requests_finished.Value() == 1; });
+  EXPECT_EQ(Free(), kPages);
+  Attach(held);
+  EXPECT_TRUE(Read(held));
+  ExpectAnswered(held);
+  ExpectNothingHeld();
+}
+
+TEST_F(WorkerTest, AShortAnswerThatNobodyReadsIsForgotten) {
+  Held held = Reserve(Prompt(5), Sampling(1), /*read=*/false);
+  Deliver(held);
+  clock_.Advance(absl::Seconds(10));
+  ExpectNothingHeld();
+}
+
 TEST_F(WorkerTest, ARequestThatNobodyReadsIsGivenUp) {
   Held held = Reserve(Prompt(5), Sampling(100), /*read=*/false);
   Deliver(held);

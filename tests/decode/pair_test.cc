@@ -1,0 +1,181 @@
+// Prefill and decode as two real processes: what the handoff promises, seen from a gateway's place.
+#include "tests/decode/pair.h"
+
+#include <signal.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <future>
+
+#include "common/rng.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace sluice::decode {
+namespace {
+
+const char kTinyModel[] = SLUICE_TEST_DATA "/tiny/llama-gqa";
+constexpr int kTinyVocab = 384;
+
+std::vector<TokenId> Prompt(int tokens, uint64_t salt = 1) {
+  std::vector<TokenId> prompt;
+  for (int i = 0; i < tokens; ++i) {
+    prompt.push_back(static_cast<TokenId>(RandomBits(salt, static_cast<uint64_t>(i)) % kTinyVocab));
+  }
+  return prompt;
+}
+
+SamplingParams Greedy(int max_tokens) {
+  SamplingParams sampling;
+  sampling.temperature = 0;
+  sampling.max_tokens = max_tokens;
+  sampling.ignore_eos = true;
+  return sampling;
+}
+
+void ExpectSame(const Answer& answer, const Answer& whole) {
+  EXPECT_EQ(answer.tokens, whole.tokens);
+  EXPECT_EQ(answer.finish, whole.finish);
+  EXPECT_EQ(answer.usage.prompt_tokens(), whole.usage.prompt_tokens());
+  EXPECT_EQ(answer.usage.completion_tokens(), whole.usage.completion_tokens());
+  EXPECT_EQ(answer.usage.cached_tokens(), 0u);
+}
+
+class PairTest : public testing::Test {
+ protected:
+  // The answer of both processes together is the model's own.
+  void ExpectRight(const std::vector<TokenId>& prompt, const SamplingParams& sampling) {
+    const auto answer = Ask(decode_, prefill_, prompt, sampling);
+    ASSERT_TRUE(answer.ok()) << answer.status();
+    ExpectSame(*answer, AnswerWhole(kTinyModel, prompt, sampling));
+  }
+  // A reservation whose first token has come.
+  std::unique_ptr<DecodeClient::Stream> Running(const std::vector<TokenId>& prompt, const SamplingParams& sampling) {
+    const auto reserved = decode_.Reserve(static_cast<int64_t>(prompt.size()), sampling);
+    SLUICE_CHECK(reserved.ok());
+    auto stream = decode_.Generate(*reserved);
+    SLUICE_CHECK(prefill_.Run(*reserved, prompt, sampling).ok());
+    SLUICE_CHECK(stream->Read());
+    return stream;
+  }
+
+  WorkerProcess decode_process_{{"decode", kTinyModel}};
+  WorkerProcess prefill_process_{{"prefill", kTinyModel}};
+  DecodeClient decode_{decode_process_.address("grpc")};
+  PrefillClient prefill_{prefill_process_.address("grpc")};
+};
+
+TEST_F(PairTest, TokensAreThoseOfTheModelServedWhole) {
+  for (const int tokens : {1, 2, 15, 16, 17, 64, 200}) {
+    for (const int max_tokens : {1, 2, 20}) ExpectRight(Prompt(tokens), Greedy(max_tokens));
+  }
+  EXPECT_TRUE(decode_.AllPagesComeBack());
+}
+
+TEST_F(PairTest, SampledChoicesAreThoseOfTheModelServedWhole) {
+  SamplingParams sampling = Greedy(24);
+  sampling.temperature = 1;
+  sampling.n = 4;
+  sampling.seed = 99;
+  sampling.frequency_penalty = 0.5f;
+  sampling.repetition_penalty = 1.2f;
+  ExpectRight(Prompt(37), sampling);
+  EXPECT_TRUE(decode_.AllPagesComeBack());
+}
+
+TEST_F(PairTest, AFirstTokenThatStopsTheTextIsTheWholeAnswer) {
+  SamplingParams sampling = Greedy(20);
+  sampling.stop_token_ids = {AnswerWhole(kTinyModel, Prompt(30), Greedy(1)).tokens[0][0]};
+  ExpectRight(Prompt(30), sampling);
+  EXPECT_TRUE(decode_.AllPagesComeBack());
+}
+
+TEST_F(PairTest, ManyAtOnceEachGetTheirOwnAnswer) {
+  std::vector<std::future<StatusOr<Answer>>> answers;
+  for (int i = 0; i < 24; ++i) {
+    answers.push_back(std::async(std::launch::async, [this, i] {
+      return Ask(decode_, prefill_, Prompt(5 + 7 * i, static_cast<uint64_t>(i)), Greedy(10 + i));
+    }));
+  }
+  for (int i = 0; i < 24; ++i) {
+    const auto answer = answers[static_cast<size_t>(i)].get();
+    ASSERT_TRUE(answer.ok()) << answer.status();
+    ExpectSame(*answer, AnswerWhole(kTinyModel, Prompt(5 + 7 * i, static_cast<uint64_t>(i)), Greedy(10 + i)));
+  }
+  EXPECT_TRUE(decode_.AllPagesComeBack());
+}
+
+TEST_F(PairTest, ACancelledStreamGivesItsPagesBack) {
+  const auto stream = Running(Prompt(20), Greedy(450));
+  stream->Cancel();
+  EXPECT_EQ(stream->ReadToEnd().status().code(), absl::StatusCode::kCancelled);
+  EXPECT_TRUE(decode_.AllPagesComeBack());
+}
+
+TEST_F(PairTest, AReservationGoesOnWithAnotherPrefillWhenItsOwnDies) {
+  const auto reserved = decode_.Reserve(100, Greedy(20));
+  ASSERT_TRUE(reserved.ok());
+  const auto stream = decode_.Generate(*reserved);
+  prefill_process_.Signal(SIGSTOP);
+  auto first = std::async(std::launch::async, [&] { return prefill_.Run(*reserved, Prompt(100), Greedy(20)); });
+  prefill_process_.Signal(SIGKILL);
+  EXPECT_EQ(first.get().status().code(), absl::StatusCode::kUnavailable);
+  WorkerProcess other({"prefill", kTinyModel});
+  const auto rearmed = decode_.Rearm(*reserved);
+  ASSERT_TRUE(rearmed.ok()) << rearmed.status();
+  ASSERT_TRUE(PrefillClient(other.address("grpc")).Run(*rearmed, Prompt(100), Greedy(20)).ok());
+  const auto answer = stream->ReadToEnd();
+  ASSERT_TRUE(answer.ok()) << answer.status();
+  ExpectSame(*answer, AnswerWhole(kTinyModel, Prompt(100), Greedy(20)));
+  EXPECT_TRUE(decode_.AllPagesComeBack());
+}
+
+TEST_F(PairTest, AnOldTicketIsWorthNothingAfterItsReservationWasReleased) {
+  const auto reserved = decode_.Reserve(40, Greedy(20));
+  ASSERT_TRUE(reserved.ok());
+  ASSERT_TRUE(decode_.Release(*reserved).ok());
+  EXPECT_EQ(prefill_.Run(*reserved, Prompt(40), Greedy(20)).status().code(), absl::StatusCode::kAborted);
+  EXPECT_TRUE(decode_.AllPagesComeBack());
+}
+
+TEST_F(PairTest, APrefillWithAnotherLayoutIsRefused) {
+  const WorkerProcess other({"prefill", kTinyModel, /*page_tokens=*/32});
+  const auto reserved = decode_.Reserve(40, Greedy(20));
+  ASSERT_TRUE(reserved.ok());
+  const auto ran = PrefillClient(other.address("grpc")).Run(*reserved, Prompt(40), Greedy(20));
+  EXPECT_EQ(ran.status().code(), absl::StatusCode::kFailedPrecondition) << ran.status();
+  EXPECT_TRUE(decode_.Release(*reserved).ok());
+}
+
+TEST_F(PairTest, TerminationLetsWhatRunsFinish) {
+  const auto stream = Running(Prompt(20), Greedy(400));
+  decode_process_.Signal(SIGTERM);
+  const auto answer = stream->ReadToEnd();
+  ASSERT_TRUE(answer.ok()) << answer.status();
+  ExpectSame(*answer, AnswerWhole(kTinyModel, Prompt(20), Greedy(400)));
+  EXPECT_EQ(decode_process_.Wait(), 0);
+}
+
+TEST(RealPair, TokensAreThoseOfTheModelServedWhole) {
+  const char* model = std::getenv("SLUICE_TEST_MODEL");
+  if (model == nullptr) GTEST_SKIP() << "SLUICE_TEST_MODEL is not set";
+  const WorkerProcess decode_process({"decode", model});
+  const WorkerProcess prefill_process({"prefill", model});
+  DecodeClient decode(decode_process.address("grpc"));
+  PrefillClient prefill(prefill_process.address("grpc"));
+  std::vector<TokenId> prompt;
+  for (uint64_t i = 0; i < 130; ++i) prompt.push_back(static_cast<TokenId>(RandomBits(3, i) % 40'000));
+  const auto answer = Ask(decode, prefill, prompt, Greedy(12));
+  ASSERT_TRUE(answer.ok()) << answer.status();
+  ExpectSame(*answer, AnswerWhole(model, prompt, Greedy(12)));
+  EXPECT_TRUE(decode.AllPagesComeBack());
+}
+
+}  // namespace
+}  // namespace sluice::decode
+
+int main(int argc, char** argv) {
+  if (argc > 1 && std::strcmp(argv[1], "--worker") == 0) return sluice::decode::RunWorkerMain(argc, argv);
+  testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}
