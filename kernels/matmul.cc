@@ -13,7 +13,17 @@ namespace sluice {
 
 namespace {
 
-const MatmulKernels& Kernels() { return ActiveIsa() == Isa::kPortable ? kMatmulPortable : kMatmulAvx2; }
+const MatmulKernels& Kernels() {
+  switch (ActiveIsa()) {
+    case Isa::kAvx2:
+      return kMatmulAvx2;
+    case Isa::kAvx512:
+      return kMatmulAvx512;
+    case Isa::kPortable:
+      break;
+  }
+  return kMatmulPortable;
+}
 
 ProductFunction FunctionFor(const MatmulKernels& kernels, DType type) {
   const ProductFunction functions[] = {kernels.f32,  kernels.f16,  kernels.bf16, kernels.q8_0, kernels.q4_0,

@@ -4,9 +4,11 @@
 // Sums of 16 bits hold as many products as the width of the codes allows without saturation (|q| <= 127): 8 groups of
 // 4-bit codes (15 * 127 * 2 * 8 = 30,480), 4 of 5-bit codes, 2 of 6-bit codes. 8-bit codes are split into two 4-bit
 // halves, whose sums meet in 32 bits.
-#include <immintrin.h>
-
 #include "kernels/matmul_kernels.h"
+
+#if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
+
+#include <immintrin.h>
 
 namespace sluice {
 
@@ -515,3 +517,11 @@ const MatmulKernels kMatmulAvx2 = {
 };
 
 }  // namespace sluice
+
+#else
+
+namespace sluice {
+const MatmulKernels kMatmulAvx2 = {};
+}  // namespace sluice
+
+#endif

@@ -47,6 +47,7 @@ struct MatmulKernels {
 };
 
 extern const MatmulKernels kMatmulPortable;
-extern const MatmulKernels kMatmulAvx2;  // only where the machine has it
+extern const MatmulKernels kMatmulAvx2;    // empty where the program was built for a machine that has no such thing,
+extern const MatmulKernels kMatmulAvx512;  // and used only where the machine has it
 
 }  // namespace sluice
