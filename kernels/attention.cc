@@ -182,14 +182,19 @@ void Attention::Run(const PagedKv& kv, absl::Span<const AttentionSequence> seque
       const int64_t first = b * block_tokens;
       const auto n = static_cast<int32_t>(std::min<int64_t>(block_tokens, s.tokens - first));
       const auto block_spans = static_cast<int32_t>(Spans(s.start_position + first + n));
-      for (int32_t h = 0; h < shape_.kv_heads; ++h) {
-        if (!split) {
+      if (!split) {
+        for (int32_t h = 0; h < shape_.kv_heads; ++h)
           items[count++] = {&s, first, -1, n, h, 0, block_spans, block_spans};
-          continue;
-        }
-        for (int32_t span = 0; span < spans; ++span) items[count++] = {&s, first, partials, n, h, span, 1, spans};
-        partials += s.tokens * Group(shape_) * spans;
+        continue;
       }
+      // Heads of one span together: their rows are neighbours in memory.
+      for (int32_t span = 0; span < spans; ++span) {
+        for (int32_t h = 0; h < shape_.kv_heads; ++h) {
+          const int64_t slot = partials + int64_t{h} * s.tokens * Group(shape_) * spans;
+          items[count++] = {&s, first, slot, n, h, span, 1, spans};
+        }
+      }
+      partials += slots;
     }
   }
   pool.ParallelFor(count, [&](int64_t i, int thread) { RunItem(work, items[i], thread); });

@@ -10,12 +10,24 @@
 
 namespace sluice {
 
+// A page's rows lie far from the next page's, so that hardware finds no stream to run ahead of. A row is asked for this
+// many rows before it is read: K's rows one after the other, then V's.
+inline constexpr int kRowsAhead = 48;
+
+static inline void PrefetchRow(const AttentionSpan& s, int row) {
+  const void* p = row < s.keys ? s.k_rows[row] : row < 2 * s.keys ? s.v_rows[row - s.keys] : nullptr;
+  if (p == nullptr) return;
+  const int bytes = s.head_dim * (s.bf16 ? 2 : 4);
+  for (int at = 0; at < bytes; at += 64) __builtin_prefetch(static_cast<const char*>(p) + at);
+}
+
 // Keys [first, first + 2 width) of the span as f32 [head_dim][2 width]. Keys beyond the span become zero: they are not
 // read (their slots may never have been written) and their scores are masked later.
 template <class L>
 void TransposeKeys(const AttentionSpan& s, int first, float* tile) {
   using F = typename L::F;
   constexpr int kW = L::kWidth;
+  for (int k = first; k < first + 2 * kW && k < s.keys; ++k) PrefetchRow(s, k + kRowsAhead);
   for (int half = 0; half < 2; ++half) {
     const int keys = s.keys - first - half * kW;
     float* out = tile + half * kW;
@@ -129,6 +141,7 @@ void WidenValues(const AttentionSpan& s, int first, int values, float* tile) {
   constexpr int kW = L::kWidth;
   for (int k = 0; k < values; ++k) {
     float* out = tile + k * s.dim_stride;
+    PrefetchRow(s, s.keys + first + k + kRowsAhead);
     int c = 0;
     if (s.bf16) {
       const uint16_t* row = static_cast<const uint16_t*>(s.v_rows[first + k]);
@@ -213,6 +226,7 @@ void AddValueTile(const AttentionSpan& s, int first, int values) {
 
 template <class L>
 void AttendSpan(const AttentionSpan& s) {
+  for (int row = 0; row < kRowsAhead; ++row) PrefetchRow(s, row);
   Scores<L>(s);
   for (int row = 0; row < s.rows; ++row) {
     if (s.visible[row] > 0) SoftmaxRow<L>(s.scores + row * kSpanKeys, s.visible[row], s.max + row, s.sum + row);

@@ -40,7 +40,7 @@ PagedKv ViewOf(KvPool& kv, int layer) {
   const KvPoolOptions& o = kv.options();
   return {.k = kv.K(0, layer),
           .v = kv.V(0, layer),
-          .page_stride_bytes = Bytes(o.layout, o.codec, o.page_tokens),
+          .page_stride_bytes = LayerBytes(o.layout, o.codec, o.page_tokens),
           .page_tokens = o.page_tokens,
           .type = o.codec == KvCodec::kF32 ? DType::kF32 : DType::kBf16};
 }

@@ -8,8 +8,7 @@ namespace sluice {
 struct KvPool::Impl {
   KvPoolOptions options;
   Buffer memory;
-  size_t page_bytes = 0;
-  size_t layer_bytes = 0;             // K and V of one layer of one page
+  size_t part_bytes = 0;              // K and V of one layer of one page
   std::vector<int32_t> leases;        // per page: how many leases hold it
   std::vector<PageIndex> free_pages;  // the last one given back goes first: it is the likeliest to be in a cache
 };
@@ -61,10 +60,9 @@ StatusOr<std::unique_ptr<KvPool>> KvPool::Create(const KvPoolOptions& options) {
   }
   auto impl = std::make_unique<Impl>();
   impl->options = options;
-  impl->layer_bytes = LayerBytes(layout, options.codec, options.page_tokens);
-  impl->page_bytes = Bytes(layout, options.codec, options.page_tokens);
-  SLUICE_ASSIGN_OR_RETURN(impl->memory,
-                          Buffer::Create(impl->page_bytes * static_cast<size_t>(options.pages), /*touch=*/true));
+  impl->part_bytes = LayerBytes(layout, options.codec, options.page_tokens);
+  const size_t bytes = Bytes(layout, options.codec, int64_t{options.page_tokens} * options.pages);
+  SLUICE_ASSIGN_OR_RETURN(impl->memory, Buffer::Create(bytes, /*touch=*/true));
   impl->leases.assign(static_cast<size_t>(options.pages), 0);
   impl->free_pages.reserve(static_cast<size_t>(options.pages));
   for (PageIndex page = options.pages - 1; page >= 0; --page) impl->free_pages.push_back(page);
@@ -91,9 +89,9 @@ StatusOr<PageLease> KvPool::Fork(const PageLease& from, int64_t tokens) {
   const bool partial = tokens % impl_->options.page_tokens != 0;
   SLUICE_ASSIGN_OR_RETURN(PageLease lease, Lease(partial ? 1 : 0));
   if (partial) {
-    const size_t page_bytes = impl_->page_bytes;
-    std::memcpy(impl_->memory.data() + static_cast<size_t>(lease.pages_[0]) * page_bytes,
-                impl_->memory.data() + static_cast<size_t>(from.pages_[whole]) * page_bytes, page_bytes);
+    for (int layer = 0; layer < impl_->options.layout.layers; ++layer) {
+      std::memcpy(K(lease.pages_[0], layer), K(from.pages_[whole], layer), impl_->part_bytes);
+    }
   }
   lease.pages_.insert(lease.pages_.begin(), from.pages_.begin(), from.pages_.begin() + static_cast<ptrdiff_t>(whole));
   for (size_t i = 0; i < whole; ++i) ++impl_->leases[static_cast<size_t>(lease.pages_[i])];
@@ -111,10 +109,10 @@ const KvPoolOptions& KvPool::options() const { return impl_->options; }
 size_t KvPool::bytes() const { return impl_->memory.size(); }
 
 std::byte* KvPool::K(PageIndex page, int layer) {
-  return impl_->memory.data() + static_cast<size_t>(page) * impl_->page_bytes +
-         static_cast<size_t>(layer) * impl_->layer_bytes;
+  const auto part = static_cast<size_t>(layer) * static_cast<size_t>(impl_->options.pages) + static_cast<size_t>(page);
+  return impl_->memory.data() + part * impl_->part_bytes;
 }
 
-std::byte* KvPool::V(PageIndex page, int layer) { return K(page, layer) + impl_->layer_bytes / 2; }
+std::byte* KvPool::V(PageIndex page, int layer) { return K(page, layer) + impl_->part_bytes / 2; }
 
 }  // namespace sluice
