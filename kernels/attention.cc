@@ -18,6 +18,8 @@ constexpr int kBlockRows = 96;
 // Room for partial results: this many single tokens, each at the longest context, can have their spans spread over the
 // threads at once. More sequences than that keep the threads busy as they are.
 constexpr int kSplitTokens = 4;
+// So many groups of items a thread, or one that is late makes the others wait.
+constexpr int kGroupsPerThread = 4;
 
 int Group(const AttentionShape& shape) { return shape.heads / shape.kv_heads; }
 int BlockTokens(const AttentionShape& shape) { return std::max(1, kBlockRows / Group(shape)); }
@@ -197,7 +199,12 @@ void Attention::Run(const PagedKv& kv, absl::Span<const AttentionSequence> seque
       partials += slots;
     }
   }
-  pool.ParallelFor(count, [&](int64_t i, int thread) { RunItem(work, items[i], thread); });
+  // The heads of one span or block are neighbours among the items and in memory: where there is enough to share out,
+  // one thread takes them together, and finds the later heads' rows in its cache.
+  const int64_t together = count / shape_.kv_heads >= kGroupsPerThread * pool.threads() ? shape_.kv_heads : 1;
+  pool.ParallelFor(count / together, [&](int64_t group, int thread) {
+    for (int64_t i = group * together; i < (group + 1) * together; ++i) RunItem(work, items[i], thread);
+  });
   if (partials == 0) return;
   // What is split is merged once: by its items of span 0, moved to the front.
   const int64_t merges =

@@ -14,11 +14,28 @@ namespace sluice {
 // many rows before it is read: K's rows one after the other, then V's.
 inline constexpr int kRowsAhead = 48;
 
-static inline void PrefetchRow(const AttentionSpan& s, int row) {
+// Always inlined: GCC 12 takes a function that only prefetches for one without effects, and drops its calls.
+__attribute__((always_inline)) static inline void PrefetchRow(const AttentionSpan& s, int row) {
   const void* p = row < s.keys ? s.k_rows[row] : row < 2 * s.keys ? s.v_rows[row - s.keys] : nullptr;
   if (p == nullptr) return;
   const int bytes = s.head_dim * (s.bf16 ? 2 : 4);
   for (int at = 0; at < bytes; at += 64) __builtin_prefetch(static_cast<const char*>(p) + at);
+}
+
+// 2 width channels of `width` rows, all there: the common case of TransposeKeys without its questions.
+template <class L>
+void TransposeBf16Block(const void* const* rows, size_t offset, float* out) {
+  constexpr int kW = L::kWidth;
+  typename L::F r[kW];
+#pragma GCC unroll 16
+  for (int k = 0; k < kW; ++k)
+    r[k] = L::Load(reinterpret_cast<const float*>(static_cast<const char*>(rows[k]) + offset));
+  L::Transpose(r);
+#pragma GCC unroll 16
+  for (int w = 0; w < kW; ++w) {
+    L::Store(out + 4 * w * kW, L::LowHalfToF32(r[w]));
+    L::Store(out + (4 * w + 2) * kW, L::HighHalfToF32(r[w]));
+  }
 }
 
 // Keys [first, first + 2 width) of the span as f32 [head_dim][2 width]. Keys beyond the span become zero: they are not
@@ -27,15 +44,21 @@ template <class L>
 void TransposeKeys(const AttentionSpan& s, int first, float* tile) {
   using F = typename L::F;
   constexpr int kW = L::kWidth;
-  for (int k = first; k < first + 2 * kW && k < s.keys; ++k) PrefetchRow(s, k + kRowsAhead);
+  int ahead = first + kRowsAhead;
   for (int half = 0; half < 2; ++half) {
     const int keys = s.keys - first - half * kW;
     float* out = tile + half * kW;
     const int step = s.bf16 ? 2 * kW : kW;  // channels of kW words
     for (int c = 0; c < s.head_dim; c += step) {
       const int left = s.head_dim - c;
-      const int words = s.bf16 ? (left < step ? left / 2 : kW) : (left < step ? left : kW);
       const size_t offset = static_cast<size_t>(c) * (s.bf16 ? 2 : 4);
+      // A few at a time: a burst would fill the queue of misses and stop the loads behind it.
+      for (int i = 0; i < 2 * kW * step / (2 * s.head_dim); ++i) PrefetchRow(s, ahead++);
+      if (s.bf16 && keys >= kW && left >= step) {
+        TransposeBf16Block<L>(s.k_rows + first + half * kW, offset, out + c * 2 * kW);
+        continue;
+      }
+      const int words = s.bf16 ? (left < step ? left / 2 : kW) : (left < step ? left : kW);
       F r[kW];
 #pragma GCC unroll 16
       for (int k = 0; k < kW; ++k) {
@@ -224,12 +247,63 @@ void AddValueTile(const AttentionSpan& s, int first, int values) {
   }
 }
 
+// The same sums as AddValueTile's for R rows that see all keys of the span, with values widened as they are read: a
+// tile in memory pays only where many rows share it.
+template <class L, int R>
+struct AddBf16ValuesOf {
+  static void Run(const AttentionSpan& s) {
+    using F = typename L::F;
+    constexpr int kW = L::kWidth;
+    constexpr int kC = 4;
+    for (int c = 0; c < s.head_dim; c += kC * kW) {
+      F acc[R][kC];
+#pragma GCC unroll 16
+      for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 16
+        for (int i = 0; i < kC; ++i) acc[r][i] = L::Zero();
+      }
+      for (int k = 0; k < s.keys; ++k) {
+        if (c == 0) PrefetchRow(s, s.keys + k + kRowsAhead);
+        const uint16_t* row = static_cast<const uint16_t*>(s.v_rows[k]) + c;
+        F w[R];
+#pragma GCC unroll 16
+        for (int r = 0; r < R; ++r) w[r] = L::Set(s.scores[r * kSpanKeys + k]);
+#pragma GCC unroll 16
+        for (int i = 0; i < kC; ++i) {
+          const F value = L::LoadBf16(row + i * kW);
+#pragma GCC unroll 16
+          for (int r = 0; r < R; ++r) acc[r][i] = L::Fma(w[r], value, acc[r][i]);
+        }
+      }
+#pragma GCC unroll 16
+      for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 16
+        for (int i = 0; i < kC; ++i) L::Store(s.out + r * s.dim_stride + c + i * kW, acc[r][i]);
+      }
+    }
+  }
+};
+
+template <class L>
+bool ReadsValuesOnce(const AttentionSpan& s) {
+  if (!s.bf16 || s.rows > L::kValueRows || s.head_dim % (4 * L::kWidth) != 0 || s.head_dim != s.dim_stride)
+    return false;
+  for (int row = 0; row < s.rows; ++row) {
+    if (s.visible[row] != s.keys) return false;
+  }
+  return true;
+}
+
 template <class L>
 void AttendSpan(const AttentionSpan& s) {
   for (int row = 0; row < kRowsAhead; ++row) PrefetchRow(s, row);
   Scores<L>(s);
   for (int row = 0; row < s.rows; ++row) {
     if (s.visible[row] > 0) SoftmaxRow<L>(s.scores + row * kSpanKeys, s.visible[row], s.max + row, s.sum + row);
+  }
+  if (ReadsValuesOnce<L>(s)) {
+    WithRows<AddBf16ValuesOf, L, L::kValueRows>(s.rows, s);
+    return;
   }
   for (int i = 0; i < s.rows * s.dim_stride; i += L::kWidth) L::Store(s.out + i, L::Zero());
   for (int first = 0; first < s.keys; first += kValueTile) {
