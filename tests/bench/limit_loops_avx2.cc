@@ -27,7 +27,7 @@ void MultiplyAddF32(int64_t loops) {
   asm volatile("" : "+x"(x));
   __m256 acc[kChains];
 #pragma GCC unroll 12
-  for (int j = 0; j < kChains; ++j) acc[j] = x;
+  for (int j = 0; j < kChains; ++j) acc[j] = _mm256_set1_ps(static_cast<float>(j));
   for (int64_t i = 0; i < loops; ++i) {
 #pragma GCC unroll 12
     for (int j = 0; j < kChains; ++j) acc[j] = _mm256_fmadd_ps(acc[j], x, x);
