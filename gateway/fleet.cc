@@ -96,6 +96,12 @@ void Fleet::OnStatus(Worker& worker, const proto::WorkerStatus& status) {
   }
   if (!worker.alive) worker.failures = 0, worker.suspect_until = absl::Time();
   const bool came = !worker.alive;
+  // The rate is measured anew with every step, and the queue only grows while nothing is computed.
+  if (!came && worker.ref.role == WorkerRole::kPrefill &&
+      (status.prefill_tokens_per_s() != worker.status.prefill_tokens_per_s() ||
+       status.queued_prompt_tokens() < worker.status.queued_prompt_tokens())) {
+    prefill_progress_ = loop_->Now();
+  }
   worker.alive = true;
   worker.seen = loop_->Now();
   worker.status = status;

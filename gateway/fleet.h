@@ -42,6 +42,9 @@ class Fleet {
   // The model's, or less where workers take less.
   int64_t context_tokens_max() const;
 
+  // When a report last showed that some prefill worker had computed since the one before.
+  absl::Time prefill_progress() const { return prefill_progress_; }
+
   // A request was given to these workers. It counts against them until a report of theirs must contain it.
   void Promise(const Route& route, const RequestShape& shape);
   // A request failed because of `worker`, which others are preferred to for a while: 0.5 s, doubled up to 30 s with
@@ -74,6 +77,7 @@ class Fleet {
   std::vector<std::unique_ptr<Worker>> decode_;
   std::list<Listener*> listeners_;
   std::function<void()> on_change_;
+  absl::Time prefill_progress_ = absl::InfinitePast();
 };
 
 }  // namespace sluice

@@ -467,6 +467,7 @@ StatusOr<OpenAiRequest> ParseOpenAiRequest(OpenAiApi api, std::string_view body,
   ReadSampling(reader, api, vocab_size, out);
   ReadStreamOptions(reader, out);
   ReadResponseFormat(reader);
+  if (api == OpenAiApi::kCompletions) reader.Read("parse_special", &out.parse_special);
   reader.Read("return_token_ids", &out.return_token_ids);
   reader.Read("return_timings", &out.return_timings);
   if (api == OpenAiApi::kChat) ReadTools(reader, out);

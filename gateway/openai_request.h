@@ -25,6 +25,8 @@ struct OpenAiRequest {
   std::string prompt_text;
   std::vector<TokenId> prompt_ids;
   bool prompt_is_ids = false;
+  bool parse_special =
+      false;  // control tokens spelled in prompt_text are control tokens: the client writes its own turns
 
   // Chat. Contents are strings or null: arrays of text parts have been joined with newlines.
   nlohmann::ordered_json messages;

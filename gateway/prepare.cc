@@ -126,7 +126,9 @@ StatusOr<std::vector<TokenId>> EncodePrompt(const ServedModel& model, const Prep
   SLUICE_RETURN_IF_ERROR(CheckBytes(model, limits, "prompt", request.prompt_text));
   std::vector<TokenId> ids;
   if (model.tokenizer->add_bos() && model.tokenizer->bos_id() >= 0) ids.push_back(model.tokenizer->bos_id());
-  const std::vector<TokenId> text = model.tokenizer->Encode(request.prompt_text, Tokenizer::SpecialTokens::kAsText);
+  const std::vector<TokenId> text =
+      model.tokenizer->Encode(request.prompt_text, request.parse_special ? Tokenizer::SpecialTokens::kParse
+                                                                         : Tokenizer::SpecialTokens::kAsText);
   ids.insert(ids.end(), text.begin(), text.end());
   return ids;
 }

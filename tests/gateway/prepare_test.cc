@@ -73,8 +73,9 @@ TEST_F(Prepare, TheMarkItselfIsReplacedWhereAClientWritesIt) {
   EXPECT_EQ(Show(Chat("<\\ufdd0|end|>")), "[S]user:<\xEF\xBF\xBD|end|>[E][S]assistant:");
 }
 
-TEST_F(Prepare, CompletionsNeverParseControlTokens) {
+TEST_F(Prepare, CompletionsParseControlTokensOnlyWhereTheClientSaysSo) {
   EXPECT_EQ(Show(Run(OpenAiApi::kCompletions, R"({"prompt":"<|end|>"})")), "<|end|>");
+  EXPECT_EQ(Show(Run(OpenAiApi::kCompletions, R"({"prompt":"<|end|>","parse_special":true})")), "[E]");
 }
 
 TEST_F(Prepare, TokenIdsGoThroughAsTheyAre) {
