@@ -23,7 +23,7 @@ std::vector<MetricRow> GatewayMetricTable() {
       {"sluice_gateway_no_room_total", kCounter, "Reservations refused for want of KV pages."},
       {"sluice_gateway_broken_streams_total", kCounter, "Answers that ended in an error after their first byte."},
       {"sluice_gateway_ready", kGauge, "1 where /ready says so."},
-      {"sluice_gateway_canary_total", kCounter, "Canary requests by outcome: ok, full, failed."},
+      {"sluice_gateway_canary_total", kCounter, "Canary requests by outcome: ok, full, busy, failed."},
       {"sluice_gateway_workers", kGauge, "Configured workers by role and state: usable, unusable."},
   };
 }

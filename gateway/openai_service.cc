@@ -66,7 +66,10 @@ class OpenAiService::Completion final : public HttpExchange, public FlowClient {
   }
 
   bool OnEvent(const proto::GenerateEvent& event) override {
-    if (first_token_ == absl::InfinitePast() && event.tokens_size() > 0) first_token_ = service_->env_.loop->Now();
+    if (first_token_ == absl::InfinitePast()) {
+      first_token_ = service_->env_.loop->Now();
+      service_->readiness_->NoteServed();
+    }
     if (!writer_.has_value()) {
       Collect(event);
       return true;
@@ -86,8 +89,7 @@ class OpenAiService::Completion final : public HttpExchange, public FlowClient {
   }
 
   void OnDone(const proto::GenerateEvent& last) override {
-    service_->readiness_->NoteServed();
-    proto::Usage usage = last.usage();
+    const proto::Usage& usage = last.usage();
     CountTokens(usage);
     const AnswerTimings timings = Timings(last.times());
     const AnswerTimings* shown = return_timings_ ? &timings : nullptr;

@@ -13,7 +13,7 @@ namespace sluice {
 
 struct GatewayOptions {
   std::string model_path;  // GGUF file or Hugging Face folder: tokenizer, chat template and limits are read from it
-  std::string model_name;  // what clients call it; empty: the checkpoint's own name
+  std::string model_name;  // what clients call it; empty: the name of its file or folder
 
   std::string listen = "127.0.0.1:8000";     // host:port; port 0 picks one
   std::vector<std::string> prefill_workers;  // host:port each; names are resolved again when a worker is lost

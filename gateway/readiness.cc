@@ -44,7 +44,13 @@ class Readiness::Canary final : public FlowClient {
 Readiness::Readiness(const FlowEnvironment& environment) : env_(environment) { Probe(); }
 Readiness::~Readiness() = default;
 
+void Readiness::NoteServed() {
+  served_ = env_.loop->Now();
+  proven_ = true;
+}
+
 void Readiness::Probe() {
+  started_ = env_.loop->Now();
   // Without workers there is nothing to probe; the fleet's change brings the next one.
   if (env_.fleet->NotReadyReason().empty()) {
     canary_ = std::make_unique<Canary>(this, RandomBits(absl::ToUnixNanos(env_.loop->Now()), ++probes_));
@@ -57,11 +63,7 @@ void Readiness::Probe() {
 
 void Readiness::OnProbed(const Status& status) {
   const bool was_ready = NotReadyReason().empty();
-  // A full cache is not a broken path; whether requests come through shows in those that hold it.
-  env_.metrics->CountCanary(status.ok() ? "ok" : absl::IsResourceExhausted(status) ? "full" : "failed");
-  if (status.ok()) served_ = env_.loop->Now();
-  if (!status.ok()) failure_ = status;
-  if (!status.ok() && !absl::IsResourceExhausted(status)) failed_ = env_.loop->Now();
+  Judge(status);
   canary_.reset();
   const bool ready = NotReadyReason().empty();
   if (ready && !was_ready) spdlog::info("ready");
@@ -71,6 +73,25 @@ void Readiness::OnProbed(const Status& status) {
     return Probe();
   }
   next_ = env_.loop->After(absl::Milliseconds(env_.options->canary_period_ms), [this] { Probe(); });
+}
+
+void Readiness::Judge(const Status& status) {
+  if (status.ok()) {
+    env_.metrics->CountCanary("ok");
+    return NoteServed();
+  }
+  failure_ = status;
+  if (absl::IsResourceExhausted(status)) {
+    // A full cache is not a broken path; whether requests come through shows in those that hold it.
+    env_.metrics->CountCanary("full");
+  } else if (absl::IsDeadlineExceeded(status) && env_.fleet->prefill_progress() > started_) {
+    // Nor is a canary that stands in a queue behind long prompts, as long as that queue moves.
+    env_.metrics->CountCanary("busy");
+    if (proven_) served_ = env_.loop->Now();
+  } else {
+    env_.metrics->CountCanary("failed");
+    failed_ = env_.loop->Now();
+  }
 }
 
 void Readiness::OnFleetChange() {

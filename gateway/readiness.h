@@ -17,20 +17,23 @@ class Readiness {
   // Empty where ready.
   std::string NotReadyReason() const;
   void OnFleetChange();
-  // A client's request has had an answer: as good as a canary.
-  void NoteServed() { served_ = env_.loop->Now(); }
+  // A client's request has had its first token: as good as a canary.
+  void NoteServed();
 
  private:
   class Canary;
 
   void Probe();
   void OnProbed(const Status& status);
+  void Judge(const Status& status);
 
   const FlowEnvironment env_;
   std::unique_ptr<Canary> canary_;  // under way
   std::unique_ptr<EventLoop::Timer> next_;
-  bool again_ = false;  // the fleet changed while a canary was under way
-  absl::Time served_ = absl::InfinitePast();
+  absl::Time started_;                        // the one under way, or the last one
+  bool again_ = false;                        // the fleet changed while a canary was under way
+  bool proven_ = false;                       // a request has come through
+  absl::Time served_ = absl::InfinitePast();  // or was on its way through a busy prefill that made progress
   absl::Time failed_ = absl::InfinitePast();
   Status failure_ = absl::UnavailableError("no canary has come back yet");
   uint64_t probes_ = 0;

@@ -9,8 +9,7 @@ namespace sluice {
 
 namespace {
 
-std::string NameOf(const Checkpoint& checkpoint, const std::string& path) {
-  if (!checkpoint.config().name.empty()) return checkpoint.config().name;
+std::string NameOf(const std::string& path) {
   std::filesystem::path file(path);
   if (!file.has_filename()) file = file.parent_path();  // "folder/"
   return file.extension() == ".gguf" ? file.stem().string() : file.filename().string();
@@ -22,7 +21,7 @@ StatusOr<ServedModel> OpenServedModel(const std::string& path, const std::string
   SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<Checkpoint> checkpoint, OpenCheckpoint(path));
   const TokenizerData& data = checkpoint->tokenizer();
   ServedModel model;
-  model.name = name.empty() ? NameOf(*checkpoint, path) : name;
+  model.name = name.empty() ? NameOf(path) : name;
   model.model_hash = checkpoint->model_hash();
   model.vocab_size = checkpoint->config().vocab_size;
   model.context_tokens_max = checkpoint->config().context_tokens_max;

@@ -28,8 +28,8 @@ struct ServedModel {
   std::vector<std::string> special_texts;  // of control tokens, which clients must not be able to write
 };
 
-// `name` empty: the checkpoint's own, or its file's. Errors are the checkpoint's; a tokenizer or a template that is
-// missing or not known only closes the ways that need it.
+// `name` empty: the file's or folder's own, since names inside checkpoints are prose. Errors are the checkpoint's; a
+// tokenizer or a template that is missing or not known only closes the ways that need it.
 StatusOr<ServedModel> OpenServedModel(const std::string& path, const std::string& name);
 
 }  // namespace sluice

@@ -164,6 +164,25 @@ TEST_F(ReadinessTest, AFullCacheIsNotABrokenPath) {
   EXPECT_EQ(readiness->NotReadyReason(), "");
 }
 
+TEST_F(ReadinessTest, AQueueThatMovesIsNotABrokenPath) {
+  SetUpReadiness();
+  AnswerCanary();
+  for (int i = 1; i < 60; ++i) {
+    workers->prefill(0).status->set_prefill_tokens_per_s(i);
+    loop.Advance(absl::Seconds(1));
+    EXPECT_EQ(readiness->NotReadyReason(), "") << i;
+  }
+}
+
+TEST_F(ReadinessTest, AMovingQueueAloneProvesNothing) {
+  SetUpReadiness();
+  for (int i = 1; i < 20; ++i) {
+    workers->prefill(0).status->set_prefill_tokens_per_s(i);
+    loop.Advance(absl::Seconds(1));
+  }
+  EXPECT_NE(readiness->NotReadyReason(), "");
+}
+
 TEST_F(ReadinessTest, ServedRequestsAreAsGoodAsACanary) {
   SetUpReadiness();
   for (int i = 0; i < 8; ++i) {
