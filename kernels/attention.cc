@@ -219,12 +219,16 @@ void Attention::FindKeys(const Work& work, const Item& item, int64_t first_key, 
   const size_t head_bytes = RowBytes(kv.type, static_cast<size_t>(shape_.head_dim));
   const size_t token_bytes = head_bytes * static_cast<size_t>(shape_.kv_heads);
   const size_t head_offset = head_bytes * static_cast<size_t>(item.kv_head);
-  for (int k = 0; k < keys; ++k) {
+  for (int k = 0; k < keys;) {
     const int64_t position = first_key + k;
-    const size_t offset = static_cast<size_t>(item.sequence->pages[position / kv.page_tokens]) * kv.page_stride_bytes +
-                          static_cast<size_t>(position % kv.page_tokens) * token_bytes + head_offset;
-    k_rows[k] = kv.k + offset;
-    v_rows[k] = kv.v + offset;
+    const auto slot = static_cast<int>(position % kv.page_tokens);
+    const size_t page = static_cast<size_t>(item.sequence->pages[position / kv.page_tokens]) * kv.page_stride_bytes;
+    const int end = std::min(keys, k + kv.page_tokens - slot);
+    size_t offset = page + static_cast<size_t>(slot) * token_bytes + head_offset;
+    for (; k < end; ++k, offset += token_bytes) {
+      k_rows[k] = kv.k + offset;
+      v_rows[k] = kv.v + offset;
+    }
   }
 }
 
