@@ -68,7 +68,7 @@ int RunCommandLine(const std::vector<std::string>& arguments, std::istream& in, 
   } catch (const CLI::CallForHelp&) {
     out << Chosen(app)->help(CommandPath(Chosen(app)->get_parent() ? Chosen(app)->get_parent() : &app));
     return 0;
-  } catch (const CLI::ParseError& error) {
+  } catch (const std::exception& error) {
     return Usage(app, error.what(), err);
   }
   for (const auto& command : commands) {

@@ -1,5 +1,5 @@
 // A small blocking HTTP/1.1 client for `sluice complete --url` and `sluice chat --url`. One connection a call; every
-// wait has a deadline. No TLS.
+// wait has a deadline but the look-up of a name, which is the system's. No TLS.
 #pragma once
 
 #include <string>

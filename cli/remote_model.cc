@@ -1,5 +1,7 @@
 #include "cli/remote_model.h"
 
+#include <algorithm>
+
 #include "absl/time/clock.h"
 
 namespace sluice {
@@ -141,8 +143,9 @@ StatusOr<CompletionAnswer> RemoteModel::Complete(const CompletionRequest& reques
   };
   StreamReader reader(&answer, note_first);
   const char* path = request.messages.empty() ? "/v1/completions" : "/v1/chat/completions";
-  SLUICE_RETURN_IF_ERROR(
-      client_.PostStream(path, RequestBody(request).dump(), [&](std::string_view data) { return reader.Take(data); }));
+  // What a terminal or a file holds need not be UTF-8, JSON must be.
+  const std::string body = RequestBody(request).dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+  SLUICE_RETURN_IF_ERROR(client_.PostStream(path, body, [&](std::string_view data) { return reader.Take(data); }));
   const absl::Time end = absl::Now();
   first_text = std::min(first_text, end);
   const double decode_s = absl::ToDoubleSeconds(end - first_text);

@@ -1,6 +1,7 @@
 #include "model/checkpoint/huggingface_config.h"
 
 #include <algorithm>
+#include <filesystem>
 
 #include "model/checkpoint/json_text.h"
 
@@ -165,6 +166,12 @@ Status CheckArchitecture(const JsonFields& fields) {
   return absl::OkStatus();
 }
 
+// config.json's own _name_or_path is where its author had it on disk.
+std::string FolderName(const std::string& folder) {
+  const std::filesystem::path path = std::filesystem::absolute(folder).lexically_normal();
+  return path.has_filename() ? path.filename() : path.parent_path().filename();
+}
+
 }  // namespace
 
 StatusOr<HuggingFaceConfig> ReadHuggingFaceConfig(std::string_view config_text, std::string_view generation_text,
@@ -176,8 +183,7 @@ StatusOr<HuggingFaceConfig> ReadHuggingFaceConfig(std::string_view config_text, 
   HuggingFaceConfig result;
   ModelConfig& config = result.model;
   config.architecture = "llama";
-  SLUICE_ASSIGN_OR_RETURN(const auto name, fields.String("_name_or_path"));
-  config.name = name.value_or("");
+  config.name = FolderName(folder);
   SLUICE_RETURN_IF_ERROR(ReadSizes(fields, config));
   SLUICE_RETURN_IF_ERROR(CheckFeatures(fields));
   SLUICE_RETURN_IF_ERROR(ReadRope(fields, config));

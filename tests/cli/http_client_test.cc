@@ -171,6 +171,12 @@ TEST(CompleteThroughAService, GivesIdsTextLogProbabilitiesAndTimings) {
   EXPECT_EQ(body["stream"], true);
 }
 
+TEST(CompleteThroughAService, SendsTextThatIsNotUtf8WithReplacements) {
+  CannedServer server({CompletionEvents()});
+  ASSERT_EQ(RunSluice({"complete", "--url", server.url(), "--prompt", "a\xFF"}).status, 0);
+  EXPECT_THAT(server.requests()[0], HasSubstr("\"prompt\":\"a\xEF\xBF\xBD\""));
+}
+
 TEST(CompleteThroughAService, EndsWithStatusOneOnAnErrorInTheStream) {
   CannedServer server({Events({R"({"error":{"message":"decode is gone"}})", "[DONE]"})});
   const CommandLineResult result = RunSluice({"complete", "--url", server.url(), "--prompt", "a"});

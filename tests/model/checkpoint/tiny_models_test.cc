@@ -64,6 +64,8 @@ TEST(TinyModels, SayWhatTheirConfigSays) {
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
   const ModelConfig& config = (*checkpoint)->config();
   EXPECT_EQ(config.architecture, "llama");
+  EXPECT_EQ(config.name, "llama-gqa");
+  EXPECT_EQ((*OpenCheckpoint(TinyPath("llama-gqa/")))->config().name, "llama-gqa");
   EXPECT_EQ(config.vocab_size, 384);
   EXPECT_EQ(config.hidden_size, 96);
   EXPECT_EQ(config.layers, 4);
