@@ -26,11 +26,24 @@ void KvReceiver::Start(Transport* transport) {
 
 void KvReceiver::Open(const ExpectedTransfer& transfer) {
   absl::MutexLock lock(&mutex_);
-  open_[transfer.reservation] = OpenTransfer{transfer, std::nullopt, false};
+  open_[transfer.reservation] = OpenTransfer{.expected = transfer};
+}
+
+void KvReceiver::Fail(ReservationId reservation, const Status& why) {
+  OpenTransfer transfer;
+  {
+    absl::MutexLock lock(&mutex_);
+    const auto it = open_.find(reservation);
+    if (it == open_.end() || it->second.told) return;
+    it->second.lost = true;
+    it->second.told = it->second.sender.has_value();
+    transfer = it->second;
+  }
+  Tell(transfer, why);
 }
 
 void KvReceiver::Finish(ReservationId reservation, const Status& result) {
-  std::optional<OpenTransfer> transfer;
+  OpenTransfer transfer;
   {
     absl::MutexLock lock(&mutex_);
     const auto it = open_.find(reservation);
@@ -38,12 +51,16 @@ void KvReceiver::Finish(ReservationId reservation, const Status& result) {
     transfer = std::move(it->second);
     open_.erase(it);
   }
-  if (!transfer->sender) return;
+  if (!transfer.told) Tell(transfer, result);
+}
+
+void KvReceiver::Tell(const OpenTransfer& transfer, const Status& result) {
+  if (!transfer.sender) return;
   KvFrameHeader about;
-  about.request = transfer->expected.request;
-  about.reservation = reservation;
-  about.generation = transfer->expected.tenure;
-  SendResult(*transfer->sender, about, result);
+  about.request = transfer.expected.request;
+  about.reservation = transfer.expected.reservation;
+  about.generation = transfer.expected.tenure;
+  SendResult(*transfer.sender, about, result);
 }
 
 StatusOr<std::string> KvReceiver::OnHello(ConnectionId, std::string_view hello) {
@@ -71,6 +88,7 @@ StatusOr<Landing> KvReceiver::OnMessage(ConnectionId connection, std::string_vie
   ExpectedTransfer expected;
   if (prometheus::Counter* reason = Admit(connection, header, &expected)) {
     // Whoever still sends for a transfer that is over learns it from this, even if the end came before its first frame.
+    // (Of a failed one it has been told.)
     const bool awaits_result = header.kind == FrameKind::kKv || header.kind == FrameKind::kCommit;
     if (awaits_result && reason != &metrics_->dropped_failed_transfer) {
       SendResult(connection, header, absl::AbortedError("the reservation expired, ended or was given to another"));

@@ -66,7 +66,10 @@ class KvReceiver final : public Receiver {
   void Start(Transport* transport);
   // Frames of this tenure may come; a former tenure of the reservation is over.
   void Open(const ExpectedTransfer& transfer);
-  // Nothing of this reservation may come any more; tells the sender `result`, if one has shown itself. Idempotent.
+  // The transfer has failed: tells the sender why, if one has shown itself, and drops what still comes of this tenure.
+  void Fail(ReservationId reservation, const Status& why);
+  // Nothing of this reservation may come any more; tells the sender `result`, unless he was told of a failure before.
+  // Idempotent.
   void Finish(ReservationId reservation, const Status& result);
 
   // --- the transport's thread ---
@@ -79,7 +82,8 @@ class KvReceiver final : public Receiver {
   struct OpenTransfer {
     ExpectedTransfer expected;
     std::optional<ConnectionId> sender;  // whoever sent its first frame
-    bool lost = false;                   // the engine thread has been told
+    bool lost = false;                   // the engine thread has been told, or told us
+    bool told = false;                   // the sender has been told
   };
   struct PendingLanding {
     std::string header_bytes;
@@ -92,6 +96,7 @@ class KvReceiver final : public Receiver {
   Status Check(const KvFrameHeader& header, const ExpectedTransfer& expected) const;
   StatusOr<Landing> Drop(prometheus::Counter& reason);
   void Lose(ReservationId reservation, Tenure tenure, Status why);
+  void Tell(const OpenTransfer& transfer, const Status& result);
   void SendResult(ConnectionId connection, const KvFrameHeader& about, const Status& result);
 
   const KvReceiverOptions options_;

@@ -42,7 +42,7 @@ void Worker::FailTransfer(ReservationId id, Tenure tenure, const Status& why) {
   if (!reservations_.OnTransferFailed(clock_->Now(), id, tenure)) return;
   Request& request = *requests_.at(id);
   request.FailTransfer();
-  receiver_.Finish(id, why);
+  receiver_.Fail(id, why);
   metrics_->transfers_failed.Increment();
   spdlog::warn("request {}: transfer failed: {}", request.id().value, why.ToString());
 }

@@ -110,6 +110,9 @@ TEST_F(KvReceiverTest, ARangeThatComesTwiceFailsTheTransfer) {
   SendKv(*sender, held, 0, 0, 6);
   SendKv(*sender, held, 0, 5, 5);
   EXPECT_EQ(AwaitCode(*sender), absl::StatusCode::kInvalidArgument);
+  SendKv(*sender, held, 1, 0, 10);  // was on its way
+  AwaitCount(metrics_.dropped_failed_transfer, 1);
+  EXPECT_THAT(sender->results(), SizeIs(1));
   ExpectAnotherPrefillSucceeds(held);
 }
 
