@@ -46,7 +46,8 @@ Status Announce(int fd, const std::vector<std::pair<std::string, std::string>>& 
     if (n <= 0) break;
     written += static_cast<size_t>(n);
   }
-  close(fd);
+  // A number that is given back may become a socket's, and what is printed later would be written into it.
+  if (fd > STDERR_FILENO) close(fd);
   if (written < line.size()) return absl::UnavailableError(absl::StrCat("nobody reads the announcement on fd ", fd));
   return absl::OkStatus();
 }

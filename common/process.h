@@ -14,8 +14,9 @@ namespace sluice {
 // Random and never zero: no two starts of a process share one.
 Epoch NewEpoch();
 
-// Writes {"name": "value", ..., "pid": N} and a line end to `fd` and closes it; does nothing for -1. Values are what a
-// supervisor connects to, so this comes last of a start. Unavailable where nobody reads any more.
+// Writes {"name": "value", ..., "pid": N} and a line end to `fd` and closes it, unless it is standard output or error;
+// does nothing for -1. Values are what a supervisor connects to, so this comes last of a start. Unavailable where
+// nobody reads any more.
 Status Announce(int fd, const std::vector<std::pair<std::string, std::string>>& fields);
 
 // SIGTERM and SIGINT, taken by a wait and not by a handler. Made before any thread is started: they are blocked in the

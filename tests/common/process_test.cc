@@ -29,6 +29,19 @@ TEST(Announce, IsOneJsonLineAndClosesTheDescriptor) {
   close(fds[0]);
 }
 
+TEST(Announce, LeavesStandardOutputOpen) {
+  const int saved = dup(STDOUT_FILENO);
+  int fds[2];
+  ASSERT_EQ(pipe(fds), 0);
+  ASSERT_EQ(dup2(fds[1], STDOUT_FILENO), STDOUT_FILENO);
+  const Status announced = Announce(STDOUT_FILENO, {});
+  const ssize_t written = write(STDOUT_FILENO, "still open", 10);
+  ASSERT_EQ(dup2(saved, STDOUT_FILENO), STDOUT_FILENO);
+  for (const int fd : {saved, fds[0], fds[1]}) close(fd);
+  EXPECT_TRUE(announced.ok());
+  EXPECT_EQ(written, 10);
+}
+
 TEST(Announce, ToNobodyIsUnavailableAndToNoneIsFine) {
   EXPECT_TRUE(Announce(-1, {}).ok());
   EXPECT_EQ(Announce(987654, {}).code(), absl::StatusCode::kUnavailable);
