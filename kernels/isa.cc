@@ -18,9 +18,11 @@ bool HasAvx512() {
          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
          __builtin_cpu_supports("avx512vnni");
 }
+bool HasAvx512Bf16() { return HasAvx512() && __builtin_cpu_supports("avx512bf16"); }
 #else
 bool HasAvx2() { return false; }
 bool HasAvx512() { return false; }
+bool HasAvx512Bf16() { return false; }
 #endif
 
 Isa& Active() {
@@ -75,5 +77,10 @@ Status SetIsaFromEnvironment() {
 }
 
 Isa ActiveIsa() { return Active(); }
+
+bool HasBf16Dot() {
+  static const bool has = HasAvx512Bf16();
+  return has && ActiveIsa() == Isa::kAvx512;
+}
 
 }  // namespace sluice

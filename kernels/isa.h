@@ -23,4 +23,7 @@ Status SetIsaFromEnvironment();  // SLUICE_CPU; unset or empty is the best suppo
 
 Isa ActiveIsa();
 
+// Whether it also has dot products of bf16 pairs (AVX512_BF16), which part of the AVX-512 machines lack.
+bool HasBf16Dot();
+
 }  // namespace sluice

@@ -25,10 +25,11 @@ const MatmulKernels& Kernels() {
   return kMatmulPortable;
 }
 
-ProductFunction FunctionFor(const MatmulKernels& kernels, DType type) {
+ProductFunction FunctionFor(const MatmulKernels& kernels, const PackedMatrix& w) {
+  if (w.rounds_to_bf16()) return kernels.bf16_dot;
   const ProductFunction functions[] = {kernels.f32,  kernels.f16,  kernels.bf16, kernels.q8_0, kernels.q4_0,
                                        kernels.q4_1, kernels.q4_k, kernels.q5_k, kernels.q6_k};
-  return functions[static_cast<int>(type)];
+  return functions[static_cast<int>(w.type())];
 }
 
 DType PackedType(DType type, const PackOptions& options) {
@@ -64,6 +65,7 @@ StatusOr<PackedMatrix> PackedMatrix::Pack(const ConstMatrixView& w, const PackOp
   packed.cols_ = w.cols;
   packed.type_ = PackedType(w.type, options);
   packed.tile_rows_ = Kernels().tile_rows;
+  packed.rounds_to_bf16_ = w.type == DType::kBf16 && !options.exact && HasBf16Dot();
   SLUICE_ASSIGN_OR_RETURN(packed.data_, Buffer::Create(PackedBytes(w.type, w.rows, w.cols, options)));
   const size_t tile_bytes = TileBytes(packed.type_, w.cols, packed.tile_rows_);
   pool.ParallelFor(Tiles(w.rows, packed.tile_rows_), [&](int64_t tile, int) {
@@ -138,7 +140,7 @@ void MatmulGroup(absl::Span<const MatmulJob> jobs, const Activations& x, ThreadP
                                   job.y,
                                   job.y_stride,
                                   job.accumulate};
-        FunctionFor(kernels, job.w->type())(args, range);
+        FunctionFor(kernels, *job.w)(args, range);
       }
       first = last;
     }

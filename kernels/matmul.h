@@ -39,6 +39,8 @@ class PackedMatrix {
   int tile_rows() const { return tile_rows_; }
   // Whether its products read activations rounded to 8 bits; otherwise they read f32.
   bool rounds_activations() const { return Traits(type_).block_elements > 1; }
+  // Whether its products round the f32 activations that they read to bf16 (bf16 weights on AVX512_BF16).
+  bool rounds_to_bf16() const { return rounds_to_bf16_; }
   const Buffer& data() const { return data_; }
 
  private:
@@ -47,6 +49,7 @@ class PackedMatrix {
   int64_t cols_ = 0;
   DType type_ = DType::kF32;
   int tile_rows_ = 0;
+  bool rounds_to_bf16_ = false;
 };
 
 struct RoundedBlock;  // matmul_kernels.h

@@ -514,6 +514,7 @@ const MatmulKernels kMatmulAvx2 = {
     Quantised<Q4_KFormat>,
     Quantised<Q5_KFormat>,
     Quantised<Q6_KFormat>,
+    nullptr,
 };
 
 }  // namespace sluice

@@ -44,6 +44,7 @@ struct MatmulKernels {
   int tile_rows;
   void (*round_row)(const float* x, int64_t cols, RoundedBlock* out);
   ProductFunction f32, f16, bf16, q8_0, q4_0, q4_1, q4_k, q5_k, q6_k;
+  ProductFunction bf16_dot;  // of bf16 weights and x rounded to bf16; where HasBf16Dot() says so
 };
 
 extern const MatmulKernels kMatmulPortable;

@@ -220,6 +220,7 @@ const MatmulKernels kMatmulPortable = {
     Quantised<ScaledMinFormat<18>, 1>,
     Quantised<ScaledMinFormat<22>, 1>,
     Quantised<Q6_KFormat, 2>,
+    nullptr,
 };
 
 }  // namespace sluice

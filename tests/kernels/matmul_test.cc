@@ -28,7 +28,7 @@ std::vector<Case> AllCases() {
   for (const Isa isa : SupportedIsas()) {
     for (const DType type : kAllTypes) {
       cases.push_back({isa, type, false});
-      if (Traits(type).block_elements > 1) cases.push_back({isa, type, true});
+      if (Traits(type).block_elements > 1 || type == DType::kBf16) cases.push_back({isa, type, true});
     }
   }
   return cases;
@@ -56,14 +56,16 @@ class MatmulTest : public testing::TestWithParam<Case> {
   }
 };
 
-// What the product reads: x itself, or the rounded x.
+// What the product reads: x itself, or x rounded to 8 bits or to bf16.
 std::vector<double> Seen(const PackedMatrix& w, const Activations& x, int64_t token) {
   std::vector<double> seen(static_cast<size_t>(x.cols()));
   const RoundedBlock* blocks = x.rounded() + token * ((x.cols() + 31) / 32);
   for (int64_t c = 0; c < x.cols(); ++c) {
     const RoundedBlock& block = blocks[c / 32];
+    const float value = x.f32()[token * x.f32_stride() + c];
     seen[static_cast<size_t>(c)] = w.rounds_activations() ? static_cast<double>(block.scale) * block.q[c % 32]
-                                                          : x.f32()[token * x.f32_stride() + c];
+                                   : w.rounds_to_bf16()   ? Bf16ToF32(F32ToBf16(value))
+                                                          : value;
   }
   return seen;
 }
