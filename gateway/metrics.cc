@@ -9,8 +9,8 @@ std::vector<MetricRow> GatewayMetricTable() {
   const std::vector<double> seconds = {0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600};
   return {
       {"sluice_gateway_connections", kGauge, "Open client connections."},
-      {"sluice_gateway_connections_refused", kGauge, "Connections refused since start, beyond connections_max."},
-      {"sluice_gateway_clients_left", kGauge, "Clients that left before their answer was complete, since start."},
+      {"sluice_gateway_connections_refused_total", kCounter, "Connections refused, beyond connections_max."},
+      {"sluice_gateway_clients_left_total", kCounter, "Clients that left before their answer was complete."},
       {"sluice_gateway_answers_total", kCounter, "Answers by path and HTTP status."},
       {"sluice_gateway_requests_active", kGauge, "Completions being prepared or answered."},
       {"sluice_gateway_prompt_tokens_total", kCounter, "Prompt tokens of finished requests."},

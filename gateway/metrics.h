@@ -18,8 +18,8 @@ class GatewayMetrics {
  public:
   // HTTP
   prometheus::Gauge& connections = metrics_.gauge("sluice_gateway_connections");
-  prometheus::Gauge& connections_refused = metrics_.gauge("sluice_gateway_connections_refused");
-  prometheus::Gauge& clients_left = metrics_.gauge("sluice_gateway_clients_left");
+  prometheus::Counter& connections_refused = metrics_.counter("sluice_gateway_connections_refused_total");
+  prometheus::Counter& clients_left = metrics_.counter("sluice_gateway_clients_left_total");
   void CountAnswer(std::string_view path, int http_status);
 
   // Requests

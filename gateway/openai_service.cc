@@ -271,8 +271,9 @@ void OpenAiService::MetricsText(HttpReply* reply) {
   if (server_ != nullptr) {
     const HttpCounts counts = server_->counts();
     metrics.connections.Set(counts.connections);
-    metrics.connections_refused.Set(static_cast<double>(counts.connections_refused));
-    metrics.clients_left.Set(static_cast<double>(counts.clients_left));
+    metrics.connections_refused.Increment(static_cast<double>(counts.connections_refused) -
+                                          metrics.connections_refused.Value());
+    metrics.clients_left.Increment(static_cast<double>(counts.clients_left) - metrics.clients_left.Value());
   }
   metrics.requests_active.Set(active_);
   metrics.ready.Set(readiness_->NotReadyReason().empty() ? 1 : 0);
