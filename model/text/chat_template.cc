@@ -17,9 +17,19 @@ using Json = nlohmann::ordered_json;
 
 constexpr size_t kSourceBytesMax = size_t{1} << 20;
 
+// Whether lists and objects are nested deeper than `depth`: looked at before anything else, since copying JSON recurses
+// as deep as it goes.
+bool DeeperThan(const Json& json, int depth) {
+  if (!json.is_structured()) return false;
+  if (depth == 0) return true;
+  for (const Json& inner : json) {
+    if (DeeperThan(inner, depth - 1)) return true;
+  }
+  return false;
+}
+
 // JSON as template values. Strings point into the input.
-StatusOr<Value> FromJson(jinja::Arena& arena, const Json& json, int depth = 0) {
-  if (depth > arena.limits().value_depth) return absl::InvalidArgumentError("the input is nested too deeply");
+StatusOr<Value> FromJson(jinja::Arena& arena, const Json& json) {
   SLUICE_RETURN_IF_ERROR(arena.Step());
   switch (json.type()) {
     case Json::value_t::null:
@@ -42,7 +52,7 @@ StatusOr<Value> FromJson(jinja::Arena& arena, const Json& json, int depth = 0) {
     case Json::value_t::array: {
       std::vector<Value> items;
       for (const Json& item : json) {
-        SLUICE_ASSIGN_OR_RETURN(const Value value, FromJson(arena, item, depth + 1));
+        SLUICE_ASSIGN_OR_RETURN(const Value value, FromJson(arena, item));
         items.push_back(value);
       }
       return arena.NewList(std::move(items));
@@ -51,7 +61,7 @@ StatusOr<Value> FromJson(jinja::Arena& arena, const Json& json, int depth = 0) {
       std::vector<std::pair<Value, Value>> items;
       for (const auto& [key, item] : json.get_ref<const Json::object_t&>()) {
         if (!IsValidUtf8(key)) return absl::InvalidArgumentError("the input holds text that is not UTF-8");
-        SLUICE_ASSIGN_OR_RETURN(const Value value, FromJson(arena, item, depth + 1));
+        SLUICE_ASSIGN_OR_RETURN(const Value value, FromJson(arena, item));
         items.emplace_back(Value::String(key), value);
       }
       return arena.NewDict(std::move(items));
@@ -96,8 +106,14 @@ class ParsedTemplate final : public ChatTemplate {
     if (!IsValidUtf8(input.bos_token) || !IsValidUtf8(input.eos_token)) {
       return absl::InvalidArgumentError("a special token's text is not UTF-8");
     }
+    const jinja::Limits limits;
+    for (const Json* json : {&input.messages, &input.tools, &input.documents, &input.variables}) {
+      if (DeeperThan(*json, limits.value_depth)) {
+        return absl::InvalidArgumentError("the conversation is nested too deeply");
+      }
+    }
     const Json messages = Prepared(input.messages);
-    jinja::Arena arena(jinja::Limits(), input.now_unix_s.value_or(absl::ToUnixSeconds(absl::Now())));
+    jinja::Arena arena(limits, input.now_unix_s.value_or(absl::ToUnixSeconds(absl::Now())));
     jinja::Evaluator evaluator(arena);
     evaluator.Define("bos_token", Value::String(input.bos_token));
     evaluator.Define("eos_token", Value::String(input.eos_token));

@@ -47,6 +47,12 @@ StatusOr<Scope*> Evaluator::NewScope(Scope* parent) {
   return &scope;
 }
 
+StatusOr<Scope*> Evaluator::NextScope(Scope* parent, Scope* last) {
+  if (last == nullptr || last->kept) return NewScope(parent);
+  last->names.clear();
+  return last;
+}
+
 StatusOr<Evaluator::Flow> Evaluator::Run(const Body& body) {
   for (const auto& statement : body) {
     SLUICE_ASSIGN_OR_RETURN(const Flow flow, Run(*statement));
@@ -128,8 +134,10 @@ StatusOr<Evaluator::Flow> Evaluator::For(const Stmt& statement) {
   Scope* const outer = scope_;
   if (statement.condition != nullptr) {
     std::vector<Value> kept;
+    Scope* turn = nullptr;
     for (const Value& item : items) {
-      SLUICE_ASSIGN_OR_RETURN(scope_, NewScope(outer));
+      SLUICE_ASSIGN_OR_RETURN(turn, NextScope(outer, turn));
+      scope_ = turn;
       SLUICE_RETURN_IF_ERROR(Assign(*statement.target, item));
       SLUICE_ASSIGN_OR_RETURN(const Value holds, Evaluate(*statement.condition));
       if (Truth(holds)) kept.push_back(item);
@@ -143,9 +151,11 @@ StatusOr<Evaluator::Flow> Evaluator::For(const Stmt& statement) {
   SLUICE_ASSIGN_OR_RETURN(Loop* const loop, arena_.NewLoop());
   loop->items = &kept_items.items();
   loop->depth0 = loops_++;
+  Scope* turn = nullptr;
   for (size_t i = 0; i < loop->items->size(); ++i) {
     loop->index0 = static_cast<int64_t>(i);
-    SLUICE_ASSIGN_OR_RETURN(scope_, NewScope(outer));
+    SLUICE_ASSIGN_OR_RETURN(turn, NextScope(outer, turn));
+    scope_ = turn;
     scope_->Set("loop", Value::Of(Kind::kLoop, loop));
     SLUICE_RETURN_IF_ERROR(Assign(*statement.target, (*loop->items)[i]));
     SLUICE_ASSIGN_OR_RETURN(const Flow flow, Run(statement.body));
@@ -203,7 +213,6 @@ StatusOr<Value> Evaluator::Filtered(const std::vector<ExprPtr>& filters, Value v
 }
 
 Status Evaluator::Assign(const Expr& target, const Value& value) {
-  SLUICE_RETURN_IF_ERROR(arena_.Take(sizeof(Value)));
   if (target.kind == ExprKind::kName) {
     scope_->Set(target.text, value);
     return absl::OkStatus();
@@ -215,6 +224,7 @@ Status Evaluator::Assign(const Expr& target, const Value& value) {
   if (old != nullptr) {
     *const_cast<Value*>(old) = value;
   } else {
+    SLUICE_RETURN_IF_ERROR(arena_.Take(2 * sizeof(Value)));
     object.as<Dict>().items.emplace_back(Value::String(target.text), value);
   }
   return absl::OkStatus();
@@ -231,6 +241,7 @@ Status Evaluator::Unpack(const Expr& target, const Value& value) {
 
 StatusOr<Value> Evaluator::NewMacro(const Stmt& definition) {
   SLUICE_RETURN_IF_ERROR(arena_.Take(sizeof(Macro)));
+  for (Scope* scope = scope_; scope != nullptr; scope = scope->parent) scope->kept = true;
   return Value::Of(Kind::kMacro, &macros_.emplace_back(Macro{&definition, scope_}));
 }
 

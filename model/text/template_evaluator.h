@@ -18,6 +18,7 @@ namespace sluice::jinja {
 struct Scope {
   Scope* parent = nullptr;
   std::vector<std::pair<std::string_view, Value>> names;
+  bool kept = false;  // a macro was defined in it and may be called after it
 
   const Value* Find(std::string_view name) const;
   void Set(std::string_view name, const Value& value);
@@ -42,6 +43,8 @@ class Evaluator {
 
   Status Located(const Status& status, int line);
   StatusOr<Scope*> NewScope(Scope* parent);
+  // An empty scope for a loop's next turn: `last` itself where nothing refers to it any more.
+  StatusOr<Scope*> NextScope(Scope* parent, Scope* last);
 
   StatusOr<Flow> Run(const Body& body);
   StatusOr<Flow> Run(const Stmt& statement);

@@ -114,7 +114,7 @@ StatusOr<Value> Evaluator::Concat(const Expr& expr) {
   for (const ExprPtr& arg : expr.args) {
     SLUICE_ASSIGN_OR_RETURN(const Value value, Evaluate(*arg));
     SLUICE_RETURN_IF_ERROR(PrintStr(arena_, value, text));
-    if (text.size() > arena_.limits().bytes) return Error("the template makes too much text");
+    if (text.size() > arena_.limits().bytes) return Error("the template needs too much memory");
   }
   return arena_.NewString(std::move(text));
 }

@@ -261,7 +261,7 @@ Status PrintJsonList(Arena& arena, const std::vector<Value>& items, const JsonSt
 
 Status PrintJson(Arena& arena, const Value& value, const JsonStyle& style, std::string& out, int depth) {
   if (depth > arena.limits().value_depth) return Error("lists or dicts are nested too deeply");
-  if (out.size() > arena.limits().bytes) return Error("the template makes too much text");
+  if (out.size() > arena.limits().bytes) return Error("the template needs too much memory");
   const size_t before = out.size();
   switch (value.kind()) {
     case Kind::kNone:

@@ -54,7 +54,7 @@ Status Arena::Step(size_t count) {
 Status Arena::Take(size_t bytes) {
   if (bytes > limits_.bytes - bytes_) {
     bytes_ = limits_.bytes;
-    return Error("the template makes too much text");
+    return Error("the template needs too much memory");
   }
   bytes_ += bytes;
   return Step(bytes / 16);
