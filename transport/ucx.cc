@@ -52,6 +52,9 @@ constexpr uint64_t kCommandEvent = 1;
 uint64_t ControlEvent(uint64_t id) { return id * 2; }
 uint64_t EndpointEvent(uint64_t id) { return id * 2 + 1; }
 
+// Of a Connect; keeps an infinite one from overflowing.
+constexpr absl::Duration kConnectPatienceMax = absl::Hours(1);
+
 // While there is progress, sockets are looked at once in so many rounds only.
 constexpr unsigned kRoundsPerPoll = 16;
 
@@ -75,7 +78,8 @@ class UcxTransport final : public Transport {
   ConnectionId Connect(const std::string& address, std::string hello, absl::Duration timeout,
                        std::function<void(StatusOr<std::string>)> done) override {
     const ConnectionId id{++last_id_};
-    const SteadyTime deadline = std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(timeout);
+    const SteadyTime deadline =
+        std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(std::min(timeout, kConnectPatienceMax));
     Push(ConnectCommand{id, address, std::move(hello), deadline, std::move(done)});
     return id;
   }
@@ -344,7 +348,7 @@ void UcxTransport::Settle(uint64_t id, Slot& slot) {
   UcxConnection& c = *slot.connection;
   if (c.state() != slot.seen) {
     slot.seen = c.state();
-    next_timer_ = SteadyTime::min();
+    next_timer_ = SteadyTime{};
     if (!c.is_stranger()) strangers_.erase(id);
     if (c.state() == UcxConnection::State::kClosed) closed_.push_back(id);
   }
