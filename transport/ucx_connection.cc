@@ -6,8 +6,6 @@ namespace sluice {
 
 namespace {
 
-constexpr std::chrono::milliseconds kAbortPatience{500};
-
 std::chrono::nanoseconds Nanoseconds(absl::Duration d) { return absl::ToChronoNanoseconds(d); }
 
 }  // namespace
@@ -217,16 +215,12 @@ bool UcxConnection::Progress() {
     if (!opened.ok()) Close(opened, true);
   }
   if (!failure_.ok()) Close(std::exchange(failure_, absl::OkStatus()), /*tell_peer=*/true);
-  // A closing endpoint goes when UCX has nothing left to do for it: a worker may not be destroyed half way.
-  const bool busy = moved || !endpoint_->Arm();
-  if (state_ == State::kClosing && !busy && endpoint_->idle()) FinishClose();
-  return busy;
+  return endpoint_ != nullptr && (moved || !endpoint_->Arm());
 }
 
 SteadyTime UcxConnection::OnTimer(SteadyTime now) {
   if (state_ < State::kOpen && now >= deadline_)
     Close(absl::DeadlineExceededError("the peer did not finish the handshake in time"), false);
-  if (state_ == State::kClosing && now >= deadline_) FinishClose();
   if (state_ == State::kClosed) return SteadyTime::max();
   return state_ == State::kOpen ? KeepAlive(now) : deadline_;
 }
@@ -237,14 +231,14 @@ SteadyTime UcxConnection::KeepAlive(SteadyTime now) {
     Close(absl::UnavailableError(
               absl::StrCat("the peer was silent for ", absl::FormatDuration(shared_->options.peer_silence_max))),
           true);
-    return deadline_;
+    return SteadyTime::max();
   }
   if (now >= last_told_ + silence / 4) {
     last_told_ = now;
     const Status sent = channel_->wants_write() ? absl::OkStatus() : channel_->Send(ControlKind::kKeepalive, {});
     if (!sent.ok()) {
       Close(sent, false);
-      return deadline_;
+      return SteadyTime::max();
     }
   }
   return std::min(last_told_ + silence / 4, last_heard_ + silence);
@@ -272,25 +266,15 @@ void UcxConnection::Send(std::string_view header, absl::Span<const std::byte> pa
 }
 
 void UcxConnection::Close(const Status& why, bool tell_peer) {
-  if (state_ == State::kClosing || state_ == State::kClosed) return;
-  why_ = why;
+  if (state_ == State::kClosed) return;
   if (tell_peer && state_ >= State::kAwaitProbe) (void)channel_->Send(ControlKind::kGoodbye, EncodeStatus(why));
-  channel_.reset();
-  const bool abort = state_ >= State::kAwaitProbe && endpoint_;
-  if (!abort) return FinishClose();
-  state_ = State::kClosing;
-  deadline_ = std::chrono::steady_clock::now() + kAbortPatience;
-  endpoint_->Abort();
-}
-
-void UcxConnection::FinishClose() {
   state_ = State::kClosed;
   channel_.reset();
   endpoint_.reset();
   if (std::exchange(admitted_, false)) --shared_->connections_open;
-  for (EarlySend& send : std::exchange(early_sends_, {})) send.done(why_);
-  if (connect_done_) std::exchange(connect_done_, nullptr)(why_);
-  if (known_) shared_->receiver->OnClosed(id_, why_);
+  for (EarlySend& send : std::exchange(early_sends_, {})) send.done(why);
+  if (connect_done_) std::exchange(connect_done_, nullptr)(why);
+  if (known_) shared_->receiver->OnClosed(id_, why);
 }
 
 StatusOr<Landing> UcxConnection::OnMessage(std::string_view header, size_t payload_bytes) {

@@ -8,10 +8,9 @@
 //   kAwaitHello       -> kAwaitProbe       a hello with the right MAC came and OnHello accepted    (accepting side)
 //   kAwaitProbe       -> kOpen             the peer's probe came; the connecting side calls connect_done(reply), the
 //                                          accepting side probes back and sends what has waited
-//   before the probe  -> kClosed           refused, deadline, error, Close; connect_done(why)
-//   kAwaitProbe,kOpen -> kClosing          error, silence, goodbye, deadline, Close; the endpoint is being aborted
-//   kClosing          -> kClosed           the endpoint is idle, or kAbortPatience is over; it is destroyed, what was
-//                                          open is completed, connect_done(why) or OnClosed(why)
+//   any               -> kClosed           refusal, deadline, error, silence, goodbye, Close; the endpoint is
+//   destroyed, what
+//                                          was open is completed, connect_done(why) or OnClosed(why)
 #pragma once
 
 #include <atomic>
@@ -43,7 +42,7 @@ struct UcxShared {
 class UcxConnection final : public UcxEndpoint::Handler {
  public:
   using ConnectDone = std::function<void(StatusOr<std::string>)>;
-  enum class State { kConnecting, kAwaitChallenge, kAwaitWelcome, kAwaitHello, kAwaitProbe, kOpen, kClosing, kClosed };
+  enum class State { kConnecting, kAwaitChallenge, kAwaitWelcome, kAwaitHello, kAwaitProbe, kOpen, kClosed };
 
   // Accepting side; sends the challenge.
   UcxConnection(UcxShared* shared, ConnectionId id, UniqueFd fd, SteadyTime now);
@@ -89,7 +88,6 @@ class UcxConnection final : public UcxEndpoint::Handler {
   std::string Introduce(ControlKind kind, std::string words);
   void Refuse(const Status& why);
   void Admit();
-  void FinishClose();
 
   UcxShared* const shared_;
   const ConnectionId id_;
@@ -119,7 +117,6 @@ class UcxConnection final : public UcxEndpoint::Handler {
 
   SteadyTime last_heard_;
   SteadyTime last_told_;
-  Status why_;      // of the closing
   Status failure_;  // seen inside Progress, acted upon after it
 };
 

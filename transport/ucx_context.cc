@@ -54,8 +54,15 @@ struct Setting {
 };
 
 constexpr Setting kSettings[] = {
+    // Shared memory cannot tell of a dead peer and is not chosen for our endpoints, yet every worker would take 8 MiB
+    // of
+    // it, which a small /dev/shm does not have and which a killed process leaves behind.
+    {"TLS", "^sm", "UCX_TLS"},
     // connect() of a data socket would block the transport's thread for as long as a firewall swallows it.
     {"CONN_NB", "y", "UCX_TCP_CONN_NB"},
+    // UCX's emulated remote write over TCP lets whoever reaches its port write to any address of the process. Without
+    // it a rendezvous goes in messages that find their landing by a request id; no difference in speed was seen.
+    {"PUT_ENABLE", "n", "UCX_TCP_PUT_ENABLE"},
     // The control stream notices dead and silent peers; UCX's own timer would only wake an idle process.
     {"KEEPALIVE_INTERVAL", "inf", "UCX_KEEPALIVE_INTERVAL"},
 };

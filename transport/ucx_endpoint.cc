@@ -59,6 +59,14 @@ Status UcxEndpoint::Handle(unsigned message_id, ucp_am_recv_callback_t callback)
 }
 
 UcxEndpoint::~UcxEndpoint() {
+  closing_ = true;
+  if (endpoint_ != nullptr) {
+    ucp_request_param_t param = {};
+    param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
+    param.flags = UCP_EP_CLOSE_FLAG_FORCE;
+    const ucs_status_ptr_t request = ucp_ep_close_nbx(endpoint_, &param);
+    if (UCS_PTR_IS_PTR(request)) ucp_request_free(request);
+  }
   if (worker_ != nullptr) ucp_worker_destroy(worker_);
   for (auto& [key, outgoing] : outgoing_) outgoing->done(absl::CancelledError("the connection was closed"));
   for (auto& [key, incoming] : incoming_)
@@ -95,7 +103,6 @@ void UcxEndpoint::Post(unsigned message_id, unsigned flags, std::string_view hea
   outgoing->header.append(reinterpret_cast<const char*>(&peer_secret_), sizeof(peer_secret_));
   outgoing->header.append(header);
   outgoing_.emplace(outgoing, std::move(owned));
-  ++pending_;
 
   ucp_request_param_t param = {};
   param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS;
@@ -115,7 +122,6 @@ void UcxEndpoint::OnSent(void* request, ucs_status_t status, void* user_data) {
 
 // A failed operation ends the endpoint and is reported when the worker is gone: until then its memory may be touched.
 void UcxEndpoint::FinishSend(Outgoing* outgoing, ucs_status_t status) {
-  --pending_;
   if (status != UCS_OK) return Fail(UcxError("send", status));
   const auto node = outgoing_.extract(outgoing);
   outgoing->done(absl::OkStatus());
@@ -143,7 +149,7 @@ bool UcxEndpoint::IsFromPeer(const void* header, size_t header_bytes) const {
 
 // Returning UCS_OK without a started receive takes the message off the wire and completes the peer's send.
 ucs_status_t UcxEndpoint::Receive(std::string_view header, void* data, size_t bytes, bool rendezvous) {
-  if (failed_ || aborted_) return UCS_OK;
+  if (failed_ || closing_) return UCS_OK;
   const StatusOr<Landing> landing = handler_->OnMessage(header, bytes);
   if (!landing.ok()) {
     Fail(landing.status());
@@ -161,7 +167,6 @@ ucs_status_t UcxEndpoint::ReceiveRendezvous(const Landing& landing, void* descri
   auto owned = std::make_unique<Incoming>(Incoming{this, landing.token, bytes});
   Incoming* incoming = owned.get();
   incoming_.emplace(incoming, std::move(owned));
-  ++pending_;
   ucp_request_param_t param = {};
   param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
   param.cb.recv_am = OnReceived;
@@ -179,7 +184,6 @@ void UcxEndpoint::OnReceived(void* request, ucs_status_t status, size_t, void* u
 }
 
 void UcxEndpoint::FinishReceive(Incoming* incoming, ucs_status_t status) {
-  --pending_;
   if (status != UCS_OK) return Fail(UcxError("receive", status));
   const auto node = incoming_.extract(incoming);
   handler_->OnLanded(incoming->token, incoming->payload_bytes, absl::OkStatus());
@@ -190,22 +194,8 @@ void UcxEndpoint::OnEndpointError(void* self, ucp_ep_h, ucs_status_t status) {
 }
 
 void UcxEndpoint::Fail(const Status& why) {
-  if (std::exchange(failed_, true) || aborted_) return;
+  if (std::exchange(failed_, true) || closing_) return;
   handler_->OnFailure(why);
-}
-
-void UcxEndpoint::Abort() {
-  if (std::exchange(aborted_, true) || endpoint_ == nullptr) return;
-  ucp_request_param_t param = {};
-  param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS | UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
-  param.flags = UCP_EP_CLOSE_FLAG_FORCE;
-  param.cb.send = [](void* request, ucs_status_t, void* self) {
-    ucp_request_free(request);
-    static_cast<UcxEndpoint*>(self)->close_pending_ = false;
-  };
-  param.user_data = this;
-  close_pending_ = true;
-  if (!UCS_PTR_IS_PTR(ucp_ep_close_nbx(endpoint_, &param))) close_pending_ = false;
 }
 
 }  // namespace sluice

@@ -45,8 +45,7 @@ double CpuSeconds(int who) {
 
 [[noreturn]] void RunSink(int address_fd, int end_fd) {
   Sink sink;
-  StatusOr<std::unique_ptr<Transport>> transport =
-      CreateTransport("ucx", {.listen_address = "127.0.0.1:0"}, &sink);
+  StatusOr<std::unique_ptr<Transport>> transport = CreateTransport("ucx", {.listen_address = "127.0.0.1:0"}, &sink);
   SLUICE_CHECK(transport.ok());
   const std::string address = (*transport)->address();
   SLUICE_CHECK(write(address_fd, address.data(), address.size()) == static_cast<ssize_t>(address.size()));
@@ -104,11 +103,11 @@ int Run(size_t bytes, int in_flight, double seconds) {
   StatusOr<std::unique_ptr<Transport>> transport = CreateTransport("ucx", {}, &unused);
   SLUICE_CHECK(transport.ok());
   absl::Notification connected;
-  const ConnectionId connection = (*transport)->Connect(address, "hello", absl::Seconds(10),
-                                                        [&](const StatusOr<std::string>& reply) {
-                                                          SLUICE_CHECK(reply.ok());
-                                                          connected.Notify();
-                                                        });
+  const ConnectionId connection =
+      (*transport)->Connect(address, "hello", absl::Seconds(10), [&](const StatusOr<std::string>& reply) {
+        SLUICE_CHECK(reply.ok());
+        connected.Notify();
+      });
   connected.WaitForNotification();
   const double cpu_before = CpuSeconds(RUSAGE_SELF);
   const absl::Time start = absl::Now();
