@@ -10,7 +10,7 @@ std::chrono::nanoseconds Nanoseconds(absl::Duration d) { return absl::ToChronoNa
 
 }  // namespace
 
-StatusOr<const UcxContext*> UcxShared::ContextFor(int control_fd) {
+StatusOr<UcxContext*> UcxShared::ContextFor(int control_fd) {
   SLUICE_ASSIGN_OR_RETURN(const SocketAddress local, SocketAddress::Local(control_fd));
   std::unique_ptr<UcxContext>& context = contexts[local.is_loopback()];
   if (context == nullptr) {
@@ -161,7 +161,7 @@ Status UcxConnection::HandleWelcome(const ControlFrame& frame) {
   words_ = std::move(peer.words);
   state_ = State::kAwaitProbe;
   SLUICE_RETURN_IF_ERROR(endpoint_->Connect(peer.worker_address, peer.secret));
-  endpoint_->SendProbe();
+  endpoint_->SendProbe([] {});
   return absl::OkStatus();
 }
 
@@ -180,15 +180,15 @@ void UcxConnection::OnProbe() {
 Status UcxConnection::OpenAccepted() {
   state_ = State::kOpen;
   SLUICE_RETURN_IF_ERROR(endpoint_->Connect(peer_address_, peer_secret_));
-  endpoint_->SendProbe();
+  endpoint_->SendProbe([this] { answering_ = false; });
   for (EarlySend& send : std::exchange(early_sends_, {})) Send(send.header, send.payload, std::move(send.done));
   return absl::OkStatus();
 }
 
 Status UcxConnection::CreateEndpoint() {
-  SLUICE_ASSIGN_OR_RETURN(const UcxContext* context, shared_->ContextFor(channel_->fd()));
+  SLUICE_ASSIGN_OR_RETURN(UcxContext * context, shared_->ContextFor(channel_->fd()));
   secret_ = RandomSecret();
-  SLUICE_ASSIGN_OR_RETURN(endpoint_, UcxEndpoint::Create(*context, secret_, shared_->options.header_bytes_max, this));
+  SLUICE_ASSIGN_OR_RETURN(endpoint_, UcxEndpoint::Create(context, secret_, shared_->options.header_bytes_max, this));
   return absl::OkStatus();
 }
 
@@ -209,7 +209,12 @@ void UcxConnection::Refuse(const Status& why) {
 
 bool UcxConnection::Progress() {
   if (!has_messages() || !endpoint_) return false;
+  // A peer that has gone is to be seen here before UCX sees it.
+  const bool unanswered = state_ == State::kAwaitProbe && connect_done_ == nullptr;
+  if (unanswered || answering_) OnControlReady(std::chrono::steady_clock::now());
+  if (!endpoint_) return false;
   const bool moved = endpoint_->Progress() > 0;
+  if (moved && unanswered) answering_ = true;
   if (probed_ && state_ == State::kAwaitProbe) {
     const Status opened = OpenAccepted();
     if (!opened.ok()) Close(opened, true);
@@ -270,6 +275,7 @@ void UcxConnection::Close(const Status& why, bool tell_peer) {
   if (tell_peer && state_ >= State::kAwaitProbe) (void)channel_->Send(ControlKind::kGoodbye, EncodeStatus(why));
   state_ = State::kClosed;
   channel_.reset();
+  if (endpoint_ && answering_) endpoint_->Abandon();
   endpoint_.reset();
   if (std::exchange(admitted_, false)) --shared_->connections_open;
   for (EarlySend& send : std::exchange(early_sends_, {})) send.done(why);

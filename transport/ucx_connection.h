@@ -33,7 +33,7 @@ struct UcxShared {
   std::atomic<uint64_t> connections_open{0}, connections_refused{0}, messages_sent{0}, messages_received{0},
       payload_bytes_sent{0}, payload_bytes_landed{0};
 
-  StatusOr<const UcxContext*> ContextFor(int control_fd);
+  StatusOr<UcxContext*> ContextFor(int control_fd);
   size_t control_body_bytes_max() const {
     return kIntroductionFixedBytes + kWorkerAddressBytesMax + options.hello_bytes_max;
   }
@@ -106,7 +106,9 @@ class UcxConnection final : public UcxEndpoint::Handler {
   std::string peer_address_;  // of its worker
   uint64_t peer_secret_ = 0;
   bool probed_ = false;  // seen inside Progress, acted upon after it
-  bool known_ = false;   // to the receiver, who is owed an OnClosed
+  bool answering_ =
+      false;  // accepting side: UCX has begun to answer and our probe has not left; the endpoint may not be destroyed
+  bool known_ = false;  // to the receiver, who is owed an OnClosed
 
   struct EarlySend {
     std::string header;

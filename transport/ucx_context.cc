@@ -19,11 +19,9 @@ namespace sluice {
 
 namespace {
 
-// Every error of UCX also comes back as a status, and a peer that dies is none of ours: only what has no other way to
-// be seen is shown.
+// Every error of UCX also comes back as a status, and a peer that dies is none of ours.
 spdlog::level::level_enum Level(ucs_log_level_t level) {
-  if (level == UCS_LOG_LEVEL_FATAL) return spdlog::level::critical;
-  return level == UCS_LOG_LEVEL_WARN ? spdlog::level::warn : spdlog::level::debug;
+  return level == UCS_LOG_LEVEL_FATAL ? spdlog::level::critical : spdlog::level::debug;
 }
 
 // UCX prints to stdout otherwise, which belongs to the program's answers.

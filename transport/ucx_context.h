@@ -15,15 +15,20 @@ class UcxContext {
  public:
   // With `loopback_only` no socket of UCX is reachable from another machine.
   static StatusOr<std::unique_ptr<UcxContext>> Create(bool loopback_only);
-  ~UcxContext() { ucp_cleanup(context_); }
+  ~UcxContext() {
+    if (!kept_) ucp_cleanup(context_);
+  }
   UcxContext(const UcxContext&) = delete;
   UcxContext& operator=(const UcxContext&) = delete;
 
   ucp_context_h get() const { return context_; }
+  // A worker of it had to be abandoned: it stays for the rest of the process.
+  void Keep() { kept_ = true; }
 
  private:
   explicit UcxContext(ucp_context_h context) : context_(context) {}
   ucp_context_h context_;
+  bool kept_ = false;
 };
 
 }  // namespace sluice

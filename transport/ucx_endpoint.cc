@@ -14,18 +14,18 @@ constexpr size_t kEagerBytesMax = 4096;
 
 }  // namespace
 
-StatusOr<std::unique_ptr<UcxEndpoint>> UcxEndpoint::Create(const UcxContext& context, uint64_t secret,
+StatusOr<std::unique_ptr<UcxEndpoint>> UcxEndpoint::Create(UcxContext* context, uint64_t secret,
                                                            size_t header_bytes_max, Handler* handler) {
-  std::unique_ptr<UcxEndpoint> endpoint(new UcxEndpoint(header_bytes_max, secret, handler));
-  SLUICE_RETURN_IF_ERROR(endpoint->Init(context));
+  std::unique_ptr<UcxEndpoint> endpoint(new UcxEndpoint(context, header_bytes_max, secret, handler));
+  SLUICE_RETURN_IF_ERROR(endpoint->Init());
   return endpoint;
 }
 
-Status UcxEndpoint::Init(const UcxContext& context) {
+Status UcxEndpoint::Init() {
   ucp_worker_params_t params = {};
   params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
   params.thread_mode = UCS_THREAD_MODE_SINGLE;
-  ucs_status_t status = ucp_worker_create(context.get(), &params, &worker_);
+  ucs_status_t status = ucp_worker_create(context_->get(), &params, &worker_);
   if (status != UCS_OK) return UcxError("ucp_worker_create", status);
 
   status = ucp_worker_get_efd(worker_, &event_fd_);
@@ -86,8 +86,17 @@ Status UcxEndpoint::Connect(const std::string& worker_address, uint64_t secret) 
   return status == UCS_OK ? absl::OkStatus() : UcxError("ucp_ep_create", status);
 }
 
-void UcxEndpoint::SendProbe() {
-  Post(kProbeId, UCP_AM_SEND_FLAG_EAGER | UCP_AM_SEND_FLAG_REPLY, {}, {}, [](const Status&) {});
+void UcxEndpoint::SendProbe(std::function<void()> sent) {
+  Post(kProbeId, UCP_AM_SEND_FLAG_EAGER | UCP_AM_SEND_FLAG_REPLY, {}, {},
+       [sent = std::move(sent)](const Status& status) {
+         if (status.ok()) sent();
+       });
+}
+
+void UcxEndpoint::Abandon() {
+  context_->Keep();
+  worker_ = nullptr;
+  endpoint_ = nullptr;
 }
 
 void UcxEndpoint::Send(std::string_view header, absl::Span<const std::byte> payload, std::function<void(Status)> done) {

@@ -12,6 +12,7 @@
 
 #include "transport/transport.h"
 #include "transport/ucx_context.h"
+#include "transport/ucx_progress.h"
 
 namespace sluice {
 
@@ -29,8 +30,8 @@ class UcxEndpoint {
   };
 
   // Messages that do not begin with `secret` are ignored.
-  static StatusOr<std::unique_ptr<UcxEndpoint>> Create(const UcxContext& context, uint64_t secret,
-                                                       size_t header_bytes_max, Handler* handler);
+  static StatusOr<std::unique_ptr<UcxEndpoint>> Create(UcxContext* context, uint64_t secret, size_t header_bytes_max,
+                                                       Handler* handler);
   // Destroys the worker, then completes what failed or is still open with Cancelled, since only now it is quiet. No
   // progress is made on the way: UCX 1.13 uses a freed socket when the peer ends it while ours is being given up with
   // data unsent (uct_tcp_iface_handle_events).
@@ -44,14 +45,17 @@ class UcxEndpoint {
   // REQUIRES: the address came from a peer that proved that it knows the key; UCX does not check what it parses.
   Status Connect(const std::string& worker_address, uint64_t secret);
   // REQUIRES: connected. Tells the peer's OnProbe that the way there works. The connecting side probes first and the
-  // accepting side connects only then: where both ends connect at once, UCX 1.13 aborts the process when the peer dies
-  // while its own answer waits for a socket (assertion in ucp_request_send_state_ff).
-  void SendProbe();
+  // accepting side answers; `sent` is called when the probe has left.
+  void SendProbe(std::function<void()> sent);
+  // For an accepting side whose answer has not left: UCX 1.13 aborts the process when such an endpoint fails or is
+  // destroyed (assertion in ucp_request_send_state_ff, release builds too). Nothing of it is driven any more, so it
+  // touches no memory; its worker and context stay for the rest of the process.
+  void Abandon();
   // REQUIRES: connected. As Transport::Send.
   void Send(std::string_view header, absl::Span<const std::byte> payload, std::function<void(Status)> done);
 
   // Drives what is under way; how much happened.
-  unsigned Progress() { return ucp_worker_progress(worker_); }
+  unsigned Progress() { return ProgressUcxWorker(worker_); }
   // True where the event fd will tell of whatever comes next; else Progress has more to do.
   bool Arm() { return ucp_worker_arm(worker_) == UCS_OK; }
 
@@ -68,9 +72,9 @@ class UcxEndpoint {
     size_t payload_bytes;
   };
 
-  UcxEndpoint(size_t header_bytes_max, uint64_t secret, Handler* handler)
-      : header_bytes_max_(header_bytes_max), secret_(secret), handler_(handler) {}
-  Status Init(const UcxContext& context);
+  UcxEndpoint(UcxContext* context, size_t header_bytes_max, uint64_t secret, Handler* handler)
+      : context_(context), header_bytes_max_(header_bytes_max), secret_(secret), handler_(handler) {}
+  Status Init();
   Status Handle(unsigned message_id, ucp_am_recv_callback_t callback);
   void Post(unsigned message_id, unsigned flags, std::string_view header, absl::Span<const std::byte> payload,
             std::function<void(Status)> done);
@@ -90,6 +94,7 @@ class UcxEndpoint {
   static void OnReceived(void* request, ucs_status_t status, size_t bytes, void* incoming);
   static void OnEndpointError(void* self, ucp_ep_h endpoint, ucs_status_t status);
 
+  UcxContext* const context_;
   const size_t header_bytes_max_;
   const uint64_t secret_;
   Handler* const handler_;
