@@ -24,16 +24,31 @@ size_t FirstCharacterBytes(std::string_view text) {
   return bytes;
 }
 
-// Puts the mark behind the first character of every special token that `text` spells.
+// Puts the mark behind the first character of every special token that `text` spells. One pass over the text builds the
+// result: a client may send nothing but special tokens.
 std::string MarkSpecials(std::string text, const std::vector<std::string>& specials) {
   text = absl::StrReplaceAll(text, {{absl::string_view(kMark.data(), kMark.size()),
                                      absl::string_view(kReplacement.data(), kReplacement.size())}});
+  std::vector<size_t> marks;
   for (const std::string& special : specials) {
+    if (special.empty()) continue;
     for (size_t at = text.find(special); at != std::string::npos; at = text.find(special, at + 1)) {
-      text.insert(at + FirstCharacterBytes(special), kMark);
+      marks.push_back(at + FirstCharacterBytes(special));
     }
   }
-  return text;
+  if (marks.empty()) return text;
+  std::sort(marks.begin(), marks.end());
+  marks.erase(std::unique(marks.begin(), marks.end()), marks.end());
+  std::string marked;
+  marked.reserve(text.size() + marks.size() * kMark.size());
+  size_t done = 0;
+  for (const size_t mark : marks) {
+    marked.append(text, done, mark - done);
+    marked += kMark;
+    done = mark;
+  }
+  marked.append(text, done);
+  return marked;
 }
 
 Json Marked(const Json& value, const std::vector<std::string>& specials) {
@@ -60,6 +75,8 @@ std::vector<TokenId> EncodeMarked(const Tokenizer& tokenizer, const std::vector<
     const std::vector<TokenId> more = tokenizer.Encode(piece, mode);
     ids.insert(ids.end(), more.begin(), more.end());
   };
+  size_t special_bytes_max = 0;
+  for (const std::string& special : specials) special_bytes_max = std::max(special_bytes_max, special.size());
   size_t begin = 0;
   for (size_t mark = text.find(kMark); mark != std::string_view::npos; mark = text.find(kMark, begin)) {
     size_t start = mark;
@@ -67,7 +84,7 @@ std::vector<TokenId> EncodeMarked(const Tokenizer& tokenizer, const std::vector<
     }
     append(text.substr(begin, start - begin), Tokenizer::SpecialTokens::kParse);
     std::string rest(text.substr(start, mark - start));
-    rest += text.substr(mark + kMark.size());
+    rest += text.substr(mark + kMark.size(), special_bytes_max);
     size_t length = mark - start;
     for (const std::string& special : specials) {
       if (rest.compare(0, special.size(), special) == 0) length = std::max(length, special.size());

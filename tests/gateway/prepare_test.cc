@@ -128,6 +128,14 @@ TEST_F(Prepare, ATextThatCannotFitIsNotTokenised) {
   EXPECT_THAT(std::string(prepared.status().message()), HasSubstr("more than 500 tokens"));
 }
 
+TEST_F(Prepare, AMessageOfNothingButControlTokensTakesTimeInProportion) {
+  // Moving the rest of the text at each of them would take minutes, beyond the test's time limit.
+  std::string content;
+  for (int i = 0; i < 1'000'000; ++i) content += "<|end|>";
+  model.token_bytes_max = 100;
+  EXPECT_THAT(Show(Chat(content)), HasSubstr("the prompt has more than"));
+}
+
 TEST_F(Prepare, SeedsAreDrawnWhereNoneIsGiven) {
   EXPECT_EQ(Chat("a")->sampling.seed, 99u);
   EXPECT_EQ(Chat("a", R"(,"seed":5)")->sampling.seed, 5u);
