@@ -33,6 +33,8 @@ Status PrefillOptions::Validate() const {
   at_least("requests_max", requests_max, 1);
   at_least("queued_tokens_max", queued_tokens_max, 1);
   at_least("request_bytes_max", request_bytes_max, 1 << 16);
+  if (request_bytes_max > 1 << 30)
+    problems.push_back(absl::StrCat("request_bytes_max is ", request_bytes_max, ", at most 1 GiB"));
   at_least("frame_bytes_max", frame_bytes_max, 1 << 12);
   at_least("send_memory_bytes", send_memory_bytes, frame_bytes_max);
   at_least("connection_bytes_in_flight_max", connection_bytes_in_flight_max, frame_bytes_max);
