@@ -133,7 +133,7 @@ class Service:
         return self
 
     def completion(self, **body):
-        return self.http.post("/v1/completions", json={"model": "default", "temperature": 0, **body})
+        return self.http.post("/v1/completions", json={"temperature": 0, **body})
 
     def pages_free(self, worker):
         metrics = worker.metrics()

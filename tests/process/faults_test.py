@@ -22,7 +22,7 @@ def open_stream(running, body):
     """A raw connection with a streamed request under way."""
     host, port = running.gateway.announced["http"].rsplit(":", 1)
     s = socket.create_connection((host, int(port)), timeout=30)
-    payload = json.dumps({"model": "x", "stream": True, "temperature": 0, **body}).encode()
+    payload = json.dumps({"stream": True, "temperature": 0, **body}).encode()
     s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
               b"Content-Length: %d\r\n\r\n" % len(payload) + payload)
     return s
@@ -173,7 +173,7 @@ def test_outside_kv_parameters_never_reach_a_worker(pair):
     for path, body in (("/v1/completions", {"prompt": "a"}),
                        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}]})):
         for field in ("kv_transfer_params", "ticket", "reservation_id"):
-            answer = pair.http.post(path, json={"model": "x", "max_tokens": 1, **body, field: {"x": 1}})
+            answer = pair.http.post(path, json={"max_tokens": 1, **body, field: {"x": 1}})
             assert answer.status_code in (200, 400)
             if field == "kv_transfer_params":
                 assert answer.status_code == 400
