@@ -77,9 +77,15 @@ class Activations {
   const float* f32() const { return f32_; }
   int64_t f32_stride() const { return f32_stride_; }
   const RoundedBlock* rounded() const { return rounded_.as<RoundedBlock>(); }  // [tokens][ceil(cols / 32)]
+  // What rounding left of blocks whose step is far coarser than the row's others, rounded in its turn; null for rows
+  // without such blocks. The first token of a text has them: one value is hundreds of times the others, and everything
+  // later attends to that token.
+  const RoundedBlock* remainder(int64_t token) const;
 
  private:
-  Buffer rounded_;
+  std::byte* has_remainder(int64_t token);
+
+  Buffer rounded_;  // [tokens][blocks], then as many for remainders, then a flag for each token
   const float* f32_ = nullptr;
   int64_t f32_stride_ = 0;
   int64_t tokens_ = 0;

@@ -60,12 +60,16 @@ class MatmulTest : public testing::TestWithParam<Case> {
 std::vector<double> Seen(const PackedMatrix& w, const Activations& x, int64_t token) {
   std::vector<double> seen(static_cast<size_t>(x.cols()));
   const RoundedBlock* blocks = x.rounded() + token * ((x.cols() + 31) / 32);
+  const RoundedBlock* remainder = w.rounds_activations() ? x.remainder(token) : nullptr;
   for (int64_t c = 0; c < x.cols(); ++c) {
     const RoundedBlock& block = blocks[c / 32];
     const float value = x.f32()[token * x.f32_stride() + c];
     seen[static_cast<size_t>(c)] = w.rounds_activations() ? static_cast<double>(block.scale) * block.q[c % 32]
                                    : w.rounds_to_bf16()   ? Bf16ToF32(F32ToBf16(value))
                                                           : value;
+    if (remainder != nullptr) {
+      seen[static_cast<size_t>(c)] += static_cast<double>(remainder[c / 32].scale) * remainder[c / 32].q[c % 32];
+    }
   }
   return seen;
 }
@@ -122,12 +126,12 @@ TEST_P(MatmulTest, AgreesWithFloat64) {
 }
 
 TEST_P(MatmulTest, BitsDoNotDependOnTokensOrThreads) {
-  const int64_t cols = std::max<int64_t>(256, Traits(GetParam().type).block_elements);
-  const int64_t rows = 77, tokens_max = 17;
+  const int64_t rows = 77, cols = 512, tokens_max = 17;
   ThreadPool one(1);
   const RandomWeights w = Weights(rows, cols);
   const PackedMatrix packed = Pack(w, one);
-  const std::vector<float> x = RandomFloats(tokens_max * cols, 9);
+  std::vector<float> x = RandomFloats(tokens_max * cols, 9);
+  for (int64_t t = 0; t < tokens_max; t += 3) x[static_cast<size_t>(t * cols + 40)] = 1000;  // these have remainders
   Activations activations = *Activations::Create(tokens_max, cols);
 
   std::vector<float> alone(static_cast<size_t>(tokens_max * rows));
@@ -143,6 +147,27 @@ TEST_P(MatmulTest, BitsDoNotDependOnTokensOrThreads) {
       Matmul(packed, activations, together.data(), rows, false, pool);
       ASSERT_TRUE(std::equal(together.begin(), together.end(), alone.begin())) << threads << " threads, " << tokens;
     }
+  }
+}
+
+// One value a thousand times the others, as the first token of a text has it: its block's step would swallow them.
+TEST_P(MatmulTest, AValueThatDwarfsItsBlockLeavesTheOthersPrecise) {
+  const int64_t rows = 40, cols = 768;
+  ThreadPool pool(2);
+  const RandomWeights w = Weights(rows, cols);
+  const PackedMatrix packed = Pack(w, pool);
+  if (!packed.rounds_activations()) return;
+  std::vector<float> x = RandomFloats(cols, 13);
+  x[70] = 1000;
+  Activations activations = *Activations::Create(1, cols);
+  activations.Set(x.data(), 1, cols, cols, false, pool);
+  std::vector<float> y(rows);
+  Matmul(packed, activations, y.data(), rows, false, pool);
+  const std::vector<double> seen = Seen(packed, activations, 0);
+  for (int64_t c = 0; c < cols; ++c) EXPECT_NEAR(seen[static_cast<size_t>(c)], x[static_cast<size_t>(c)], 0.05) << c;
+  for (int64_t r = 0; r < rows; ++r) {
+    const Expected expected = Reference(packed, w.Row(r), seen);
+    EXPECT_NEAR(y[static_cast<size_t>(r)], expected.value, 2 * expected.tolerance) << "row " << r;
   }
 }
 
