@@ -138,7 +138,7 @@ std::string_view TypeName(const Value& value);
 
 struct Limits {
   int64_t steps = 20'000'000;        // nodes evaluated, elements and tens of bytes handled
-  size_t bytes = size_t{256} << 20;  // made while rendering, intermediate values included
+  size_t bytes = size_t{128} << 20;  // made while rendering, intermediate values included
   size_t output_bytes = size_t{32} << 20;
   int depth = 500;        // of nested evaluation
   int value_depth = 100;  // of nested lists and dicts, where they are printed or compared
