@@ -99,6 +99,8 @@ void UcxEndpoint::Abandon() {
   endpoint_ = nullptr;
 }
 
+// Life of a request, step 6: an active message; a large payload goes by rendezvous into the memory that the receiver
+// names when it has seen the header.
 void UcxEndpoint::Send(std::string_view header, absl::Span<const std::byte> payload, std::function<void(Status)> done) {
   Post(kMessageId, payload.size() > kEagerBytesMax ? UCP_AM_SEND_FLAG_RNDV : UCP_AM_SEND_FLAG_EAGER, header, payload,
        std::move(done));
