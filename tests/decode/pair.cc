@@ -24,7 +24,6 @@
 namespace sluice::decode {
 
 namespace {
-constexpr char kKey[] = "a key that only this test's processes know";
 constexpr absl::Duration kCallTimeout = absl::Seconds(60);
 
 Status FromGrpc(const grpc::Status& status) {
@@ -38,7 +37,7 @@ void SetCommon(Options& options, char** arguments) {
   options.page_tokens = std::stoi(arguments[1]);
   options.announce_fd = std::stoi(arguments[2]);
   options.kv_memory_bytes = int64_t{64} << 20;
-  options.cluster_key = kKey;
+  options.cluster_key = kPairKey;
 }
 }  // namespace
 

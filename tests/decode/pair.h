@@ -17,6 +17,9 @@
 
 namespace sluice::decode {
 
+// The cluster key of every process that a test starts.
+inline constexpr char kPairKey[] = "a key that only this test's processes know";
+
 // What a started process is told; the rest is fixed.
 struct WorkerSpec {
   std::string role;  // "prefill" or "decode"
