@@ -294,10 +294,11 @@ TEST_F(HttpServerTest, ConnectionsBeyondTheLimitAreToldSo) {
 
 TEST_F(HttpServerTest, DrainClosesIdleConnectionsAndFinishesAnswers) {
   HttpClient idle(port_), busy(port_);
-  busy.Send("GET /flood HTTP/1.1\r\n\r\n");
+  busy.Send("GET /hang HTTP/1.1\r\n\r\n");
+  while (handler_.alive != 1) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   idle.Send(Post("/echo", "a"));
   idle.ReadUntil("POST a");
-  while (handler_.alive == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  while (handler_.alive != 1) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   OnLoop<int>([this] {
     server_->Drain();
     return 0;
