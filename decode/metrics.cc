@@ -9,6 +9,7 @@ constexpr auto kHistogram = MetricKind::kHistogram;
 
 std::vector<MetricRow> Table() {
   return {
+      {"sluice_decode_memory_planned_bytes", kGauge, "What the memory plan allows this process at its peak."},
       {"sluice_decode_kv_pages_total", kGauge, "KV pages of this process."},
       {"sluice_decode_kv_pages_free", kGauge, "KV pages that nobody holds."},
       {"sluice_decode_kv_pages_reserved", kGauge, "KV pages that reservations hold."},
@@ -47,6 +48,7 @@ prometheus::Counter& Dropped(Metrics& metrics, const char* reason) {
 
 DecodeMetrics::DecodeMetrics()
     : metrics(Table()),
+      memory_planned_bytes(metrics.gauge("sluice_decode_memory_planned_bytes")),
       kv_pages_total(metrics.gauge("sluice_decode_kv_pages_total")),
       kv_pages_free(metrics.gauge("sluice_decode_kv_pages_free")),
       kv_pages_reserved(metrics.gauge("sluice_decode_kv_pages_reserved")),

@@ -10,6 +10,7 @@ struct DecodeMetrics {
 
   Metrics metrics;
 
+  prometheus::Gauge& memory_planned_bytes;
   prometheus::Gauge& kv_pages_total;
   prometheus::Gauge& kv_pages_free;
   prometheus::Gauge& kv_pages_reserved;

@@ -28,6 +28,7 @@ class PrefillMetrics {
   prometheus::Gauge& requests_queued;
   prometheus::Gauge& queued_tokens;
   prometheus::Gauge& tokens_per_second;
+  prometheus::Gauge& memory_planned_bytes;
   prometheus::Gauge& kv_pages_total;
   prometheus::Gauge& kv_pages_free;
   prometheus::Gauge& connections;

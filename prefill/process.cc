@@ -129,6 +129,7 @@ Status PrefillProcess::TakeMemory() {
   const MemoryPlan plan =
       MakeMemoryPlan(machine, model, kv_options_, {{"send buffers", KvSender::MemoryBytes(SenderOptions())}});
   spdlog::info("memory: {}", plan.ToString());
+  metrics_.memory_planned_bytes.Set(static_cast<double>(plan.total_bytes()));
   SLUICE_RETURN_IF_ERROR(CheckFits(plan, machine, std::nullopt));
   SLUICE_ASSIGN_OR_RETURN(transformer_, Transformer::Create(checkpoint_.get(), EngineOptions()));
   SLUICE_ASSIGN_OR_RETURN(pool_, KvPool::Create(kv_options_));

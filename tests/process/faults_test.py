@@ -179,6 +179,19 @@ def test_outside_kv_parameters_never_reach_a_worker(pair):
                 assert answer.status_code == 400
 
 
+def test_peak_memory_is_the_plans_within_5_percent(real_model):
+    with service(real_model, worker_flags=["--threads", "1", "--kv-memory", "512MiB"]) as running:
+        with concurrent.futures.ThreadPoolExecutor(16) as pool:
+            answers = list(pool.map(lambda i: running.completion(prompt=list(range(100 + i, 900)), max_tokens=8),
+                                    range(16)))
+        assert [a.status_code for a in answers] == [200] * 16
+        for worker in running.decode + running.prefill:
+            with open(f"/proc/{worker.popen.pid}/status") as f:
+                peak = next(int(line.split()[1]) * 1024 for line in f if line.startswith("VmHWM"))
+            planned = worker.metrics()[f"sluice_{worker.args[0]}_memory_planned_bytes"]
+            assert abs(peak - planned) < 0.05 * planned, (worker.args[0], peak, planned)
+
+
 def test_memory_stays_flat_over_many_short_requests(pair):
     def rss(process):
         with open(f"/proc/{process.popen.pid}/statm") as f:
