@@ -5,6 +5,7 @@ import json
 import httpx
 import openai
 import pytest
+from conftest import DATA
 
 
 @pytest.fixture(scope="module")
@@ -125,14 +126,23 @@ def test_health_readiness_and_metrics(real_service):
         assert 0 < free <= total
 
 
-def test_a_prompt_is_tokenised_as_the_template_says(real_service):
-    # 11 tokens of default system prompt and turn marks around the words; nothing is counted twice.
-    def count(messages):
-        return real_service.http.post("/v1/chat/completions", json={
-            "messages": messages, "max_tokens": 1}).json()["usage"]["prompt_tokens"]
-    system = [{"role": "system", "content": "You answer briefly. Ünïcödé 日本"}]
-    assert count(system + QUESTION) > count(QUESTION[:1]) - 20
-    assert count(QUESTION) == count([{"role": "user", "content": [{"type": "text", "text": QUESTION[0]["content"]}]}])
+def prompt_tokens(running, messages):
+    answer = running.http.post("/v1/chat/completions", json={"messages": messages, "max_tokens": 1})
+    assert answer.status_code == 200, answer.text
+    return answer.json()["usage"]["prompt_tokens"]
+
+
+def test_a_conversation_has_the_tokens_of_the_reference(real_service):
+    goldens = json.loads((DATA / "real/smollm2/goldens.json").read_text())
+    chats = [p for p in goldens["prompts"] if p.get("messages")]
+    assert chats
+    for chat in chats:
+        assert prompt_tokens(real_service, chat["messages"]) == len(chat["ids"]), chat["name"]
+
+
+def test_content_in_parts_is_the_same_text(real_service):
+    parts = [{"role": "user", "content": [{"type": "text", "text": QUESTION[0]["content"]}]}]
+    assert prompt_tokens(real_service, parts) == prompt_tokens(real_service, QUESTION)
 
 
 def test_cached_tokens_are_zero_without_a_prefix_cache(client, model_name):

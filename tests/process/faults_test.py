@@ -111,6 +111,17 @@ def test_killing_decode_ends_in_an_error_and_the_next_one_is_served(pair):
     pair.await_all_pages_free(5)
 
 
+def test_a_decode_that_dies_stops_the_prefill_of_its_request(pair):
+    s = open_stream(pair, {"prompt": list(range(100, 8000)), "max_tokens": 8, "ignore_eos": True})
+    eventually(lambda: active(pair.prefill[0], "prefill") == 1, 10, "prefill at work")
+    pair.decode[0].kill()
+    eventually(lambda: active(pair.prefill[0], "prefill") == 0, 5, "prefill idle again")
+    pair.await_all_pages_free(5)
+    s.settimeout(10)
+    assert b"503" in s.recv(4096)
+    s.close()
+
+
 def test_a_worker_that_hangs_makes_the_service_not_ready(pair):
     pair.prefill[0].popen.send_signal(signal.SIGSTOP)
     eventually(lambda: pair.http.get("/ready").status_code == 503, 15, "not ready while prefill is stopped")
