@@ -153,40 +153,57 @@ size_t Walk(size_t count, double target, WeightOf weight_of) {
   return last;
 }
 
-// The candidates that top-k, top-p and min-p keep, likeliest first. All three keep a beginning of the same order.
+bool LessLikely(const Candidate& a, const Candidate& b) { return Likelier(b, a); }
+
+// The `count` likeliest with a weight, likeliest first: a heap of that many, whose top is the least likely of them,
+// lets nearly all others pass with one comparison.
+std::vector<Candidate> LikeliestOf(absl::Span<const float> logits, const std::vector<float>& weights, size_t count) {
+  std::vector<Candidate> best;
+  for (size_t i = 0; i < logits.size(); ++i) {
+    const Candidate c{logits[i], static_cast<TokenId>(i)};
+    if (weights[i] <= 0 || (best.size() == count && !Likelier(c, best.front()))) continue;
+    if (best.size() == count) {
+      std::pop_heap(best.begin(), best.end(), Likelier);
+      best.pop_back();
+    }
+    best.push_back(c);
+    std::push_heap(best.begin(), best.end(), Likelier);
+  }
+  std::sort_heap(best.begin(), best.end(), Likelier);
+  return best;
+}
+
+// The candidates that top-k, top-p and min-p keep, likeliest first. All three keep a beginning of the same order, so
+// that only what is kept is ever put in order.
 void Keep(absl::Span<const float> logits, const SamplingParams& p, double total, Scratch& scratch) {
   auto& heap = scratch.candidates;
   const auto& weights = scratch.weights;
   heap.clear();
-  // Tokens that together cannot reach the share beyond top-p are not worth ordering.
-  const double floor = p.top_k == 0 && p.top_p < 1 ? total * (1.0 - p.top_p) / static_cast<double>(logits.size()) : 0;
-  for (size_t i = 0; i < logits.size(); ++i) {
-    if (weights[i] > 0 && weights[i] >= floor) heap.push_back({logits[i], static_cast<TokenId>(i)});
-  }
-  const auto less_likely = [](const Candidate& a, const Candidate& b) { return Likelier(b, a); };
-  std::make_heap(heap.begin(), heap.end(), less_likely);
-  const size_t most = p.top_k > 0 ? std::min<size_t>(p.top_k, heap.size()) : heap.size();
   std::vector<Candidate> kept;
-  const auto pop = [&] {
-    std::pop_heap(heap.begin(), heap.end(), less_likely);
-    kept.push_back(heap.back());
-    heap.pop_back();
-  };
   if (p.top_k > 0) {
+    kept = LikeliestOf(logits, weights, static_cast<size_t>(p.top_k));
     total = 0;
-    while (kept.size() < most) {
-      pop();
-      total += weights[kept.back().token];
+    for (const Candidate& c : kept) total += weights[c.token];
+  } else {
+    // Left out at once: tokens that min-p drops, and those that all together are less than the share beyond top-p.
+    const double beyond = p.top_p < 1 ? total * (1.0 - p.top_p) / static_cast<double>(logits.size()) : 0;
+    const double floor = std::max<double>(beyond, p.min_p);
+    for (size_t i = 0; i < logits.size(); ++i) {
+      if (weights[i] > 0 && weights[i] >= floor) heap.push_back({logits[i], static_cast<TokenId>(i)});
     }
+    std::make_heap(heap.begin(), heap.end(), LessLikely);
   }
-  // Of what is ordered already (top-k) or is ordered now, the beginning that top-p and min-p keep.
-  const float least = p.min_p;  // the likeliest weighs 1
+  const size_t most = kept.size() + heap.size();
   double sum = 0;
   size_t count = 0;
   while (count < most) {
-    if (count == kept.size()) pop();
+    if (count == kept.size()) {
+      std::pop_heap(heap.begin(), heap.end(), LessLikely);
+      kept.push_back(heap.back());
+      heap.pop_back();
+    }
     const float weight = weights[kept[count].token];
-    if (count > 0 && weight < least) break;
+    if (count > 0 && weight < p.min_p) break;  // the likeliest weighs 1
     sum += weight;
     ++count;
     if (p.top_p < 1 && sum >= p.top_p * total) break;
