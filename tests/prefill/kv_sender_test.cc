@@ -235,7 +235,8 @@ TEST_F(KvSenderTest, ATicketOfAnotherIncarnationIsAbortedAndTheRightOneStillServ
 
 TEST_F(KvSenderTest, NobodyListeningIsUnavailable) {
   Start();
-  sender_->Begin({1}, TicketOf(1, "127.0.0.1:1"), filled_.pages(), Later());
+  // Loopback hands out port numbers from 1 on, so the address of nobody is a high one.
+  sender_->Begin({1}, TicketOf(1, "127.0.0.1:65000"), filled_.pages(), Later());
   EXPECT_EQ(AwaitReport(1).status.code(), absl::StatusCode::kUnavailable);
 }
 
