@@ -1,4 +1,4 @@
-// Between a sequence's pages and the body of a wire frame (KV_METHODS section 8): the rows of K, [tokens, kv_heads,
+// Between a sequence's pages and the body of a wire frame: the rows of K, [tokens, kv_heads,
 // head_dim], and at the next multiple of 16 bytes the rows of V, the gap zero. The wire codec is the store codec here,
 // so rows are copied as they lie; a token range may begin and end anywhere in a page. Called by the pool's own thread.
 #pragma once

@@ -12,7 +12,7 @@ struct RopeFrequencies {
   double magnitude = 1.0;        // multiplies cos and sin (YaRN)
 };
 
-// Formulas: transformers' modeling_rope_utils.py (linear, llama3, yarn); KV_METHODS section 2.4 for YaRN's numbers.
+// Formulas: transformers' modeling_rope_utils.py (linear, llama3, yarn).
 RopeFrequencies ComputeRopeFrequencies(const RopeConfig& rope, int head_dim);
 
 // YaRN's 0.1 m ln(factor) + 1, and 1 where nothing is extended (Peng et al. 2023, equation 22).

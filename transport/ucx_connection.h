@@ -8,9 +8,8 @@
 //   kAwaitHello       -> kAwaitProbe       a hello with the right MAC came and OnHello accepted    (accepting side)
 //   kAwaitProbe       -> kOpen             the peer's probe came; the connecting side calls connect_done(reply), the
 //                                          accepting side probes back and sends what has waited
-//   any               -> kClosed           refusal, deadline, error, silence, goodbye, Close; the endpoint is
-//   destroyed, what
-//                                          was open is completed, connect_done(why) or OnClosed(why)
+//   any               -> kClosed           refusal, deadline, error, silence, goodbye, Close; the endpoint goes, then
+//                                          what was open is completed, then connect_done(why) or OnClosed(why)
 #pragma once
 
 #include <atomic>

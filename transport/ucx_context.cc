@@ -52,9 +52,8 @@ struct Setting {
 };
 
 constexpr Setting kSettings[] = {
-    // Shared memory cannot tell of a dead peer and is not chosen for our endpoints, yet every worker would take 8 MiB
-    // of
-    // it, which a small /dev/shm does not have and which a killed process leaves behind.
+    // Shared memory cannot tell of a dead peer and is not chosen for our endpoints, yet every worker would take
+    // 8 MiB of it, which a small /dev/shm does not have and which a killed process leaves behind.
     {"TLS", "^sm", "UCX_TLS"},
     // connect() of a data socket would block the transport's thread for as long as a firewall swallows it.
     {"CONN_NB", "y", "UCX_TCP_CONN_NB"},

@@ -11,7 +11,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-// KV_METHODS section 1.2: bytes a token over all layers, 16 bits an element.
+// Bytes a token over all layers, 16 bits an element.
 TEST(KvLayout, BytesOfATokenAreThoseOfPublishedModels) {
   const struct {
     KvLayout layout;

@@ -7,7 +7,7 @@
 namespace sluice {
 namespace {
 
-// KV_METHODS CHECK 3 and 4: DeepSeek's numbers, theta 1e4, 64 channels, trained on 4096, extended 40 times.
+// DeepSeek's numbers: theta 1e4, 64 channels, trained on 4096, extended 40 times.
 RopeConfig DeepSeekYarn() {
   RopeConfig rope;
   rope.scaling = RopeScaling::kYarn;

@@ -1,4 +1,4 @@
-// The ports of the UCX transport and those who have no business there (FAILURES: garbage on the KV port).
+// The ports of the UCX transport and those who have no business there, such as garbage.
 #include <dirent.h>
 #include <netinet/in.h>
 #include <poll.h>
