@@ -26,7 +26,7 @@ struct MemoryPlan {
   std::vector<MemoryRegion> regions;
 
   size_t total_bytes() const;
-  // "weights 92.1 MiB, KV pool 512.0 MiB (22755 tokens), ... together 700.3 MiB".
+  // "process 30.1 MiB, weights 92.1 MiB, ... KV pool of 22752 tokens 511.9 MiB, ...; together 700.3 MiB".
   std::string ToString() const;
 };
 
