@@ -54,7 +54,7 @@ class AsioTimer final : public EventLoop::Timer {
 
 AsioLoop::AsioLoop(int offload_threads) : impl_(std::make_unique<Impl>(offload_threads)) {}
 
-AsioLoop::~AsioLoop() { impl_->pool.join(); }
+AsioLoop::~AsioLoop() { FinishOffloaded(); }
 
 absl::Time AsioLoop::Now() const { return absl::Now(); }
 
@@ -74,6 +74,8 @@ void AsioLoop::Offload(Task work, Task then) {
 void AsioLoop::Run() { impl_->context.run(); }
 
 void AsioLoop::Stop() { impl_->context.stop(); }
+
+void AsioLoop::FinishOffloaded() { impl_->pool.join(); }
 
 void AsioLoop::OnTerminate(Task task) {
   if (!impl_->on_terminate) {

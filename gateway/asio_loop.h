@@ -23,6 +23,8 @@ class AsioLoop final : public EventLoop {
   // Runs tasks until Stop(). The caller is the loop's thread.
   void Run();
   void Stop();  // any thread
+  // Waits for offloaded work; nothing is offloaded afterwards. For whoever owns what that work reads.
+  void FinishOffloaded();
 
   // Calls `task` on each SIGTERM and SIGINT, which from here on do nothing else.
   void OnTerminate(Task task);

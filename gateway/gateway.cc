@@ -21,7 +21,8 @@ Gateway::Gateway(const GatewayOptions& options, ServedModel model, AsioLoop* loo
   fleet_.SetOnChange([this] { readiness_.OnFleetChange(); });
 }
 
-Gateway::~Gateway() = default;
+// A client may have left, and its exchange with it, while its body is still being prepared with our model.
+Gateway::~Gateway() { loop_->FinishOffloaded(); }
 
 FlowEnvironment Gateway::Environment() {
   return {.options = &options_, .loop = loop_, .workers = workers_.get(), .fleet = &fleet_, .metrics = &metrics_};

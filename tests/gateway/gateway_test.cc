@@ -1,7 +1,10 @@
 #include "gateway/gateway.h"
 
+#include <atomic>
 #include <thread>
 
+#include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -30,6 +33,31 @@ ServedModel FakeModel() {
   return model;
 }
 
+// Says that it has begun to encode, takes its time, and says that it has ended.
+class SlowTokenizer final : public Tokenizer {
+ public:
+  SlowTokenizer(absl::Notification* begun, std::atomic<bool>* ended) : begun_(begun), ended_(ended) {}
+
+  std::vector<TokenId> Encode(std::string_view text, SpecialTokens special) const override {
+    std::atomic<bool>* const ended = ended_;
+    std::vector<TokenId> ids = bytes_.Encode(text, special);
+    begun_->Notify();
+    absl::SleepFor(absl::Milliseconds(200));
+    *ended = true;
+    return ids;
+  }
+  std::string_view Bytes(TokenId id, bool show_special) const override { return bytes_.Bytes(id, show_special); }
+  bool IsSpecial(TokenId id) const override { return bytes_.IsSpecial(id); }
+  int vocab_size() const override { return bytes_.vocab_size(); }
+  bool add_bos() const override { return false; }
+  TokenId bos_id() const override { return -1; }
+
+ private:
+  FakeTokenizer bytes_;
+  absl::Notification* const begun_;
+  std::atomic<bool>* const ended_;
+};
+
 // A whole gateway with real HTTP and real gRPC on loopback, over workers that follow a script.
 class GatewayTest : public testing::Test {
  protected:
@@ -43,8 +71,8 @@ class GatewayTest : public testing::Test {
     options_.canary_period_ms = 100;
     options_.room_wait_ms = 100;
   }
-  void StartGateway() {
-    auto gateway = Gateway::Create(options_, FakeModel(), &loop_);
+  void StartGateway(ServedModel model = FakeModel()) {
+    auto gateway = Gateway::Create(options_, std::move(model), &loop_);
     ASSERT_TRUE(gateway.ok()) << gateway.status();
     gateway_ = *std::move(gateway);
     port_ = ParseHostPort(gateway_->address())->port;
@@ -262,6 +290,22 @@ TEST_F(GatewayTest, DrainFinishesWhatRunsAndRefusesTheRest) {
   EXPECT_THAT(client.ReadAll(), HasSubstr("\"text\":\"ABC\""));
   thread_.join();
   EXPECT_FALSE(HttpClient(port_).connected());
+}
+
+TEST_F(GatewayTest, EndsAfterThePreparationOfARequestWhoseClientHasLeft) {
+  absl::Notification begun;
+  std::atomic<bool> ended = false;
+  ServedModel model = FakeModel();
+  model.tokenizer = std::make_unique<SlowTokenizer>(&begun, &ended);
+  StartGateway(std::move(model));
+  HttpClient client(port_);
+  client.Send(Body("/v1/completions", R"({"prompt":"abc"})"));
+  begun.WaitForNotification();
+  client.Close();
+  loop_.Stop();
+  thread_.join();
+  gateway_.reset();
+  EXPECT_TRUE(ended);
 }
 
 }  // namespace
