@@ -51,7 +51,7 @@ std::string WhyNone(absl::string_view role, const std::vector<WorkerSnapshot>& w
 
 int64_t PagesNeeded(const RequestShape& shape, int64_t page_tokens) {
   if (page_tokens <= 0) return 0;
-  const int64_t all = (shape.prompt_tokens + shape.max_tokens + page_tokens - 1) / page_tokens;
+  const int64_t all = (shape.prompt_tokens + shape.max_tokens - 1 + page_tokens - 1) / page_tokens;
   const int64_t shared = shape.prompt_tokens / page_tokens;
   return all + (shape.n - 1) * (all - shared);
 }

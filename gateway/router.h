@@ -49,6 +49,7 @@ struct Route {
 };
 
 // Pages that decode leases for it: prompt and generation of the first choice, and of the others what they cannot share.
+// The last generated token is never fed back, so its KV needs no slot.
 int64_t PagesNeeded(const RequestShape& shape, int64_t page_tokens);
 
 // Empty where KV of `prefill` can go to `decode`; otherwise what differs, with both values.

@@ -30,10 +30,11 @@ constexpr RequestShape kShape{.prompt_tokens = 100, .max_tokens = 28, .n = 1};
 
 TEST(Router, CountsPagesThatChoicesCannotShare) {
   EXPECT_EQ(PagesNeeded({.prompt_tokens = 1, .max_tokens = 1, .n = 1}, 16), 1);
-  EXPECT_EQ(PagesNeeded({.prompt_tokens = 16, .max_tokens = 1, .n = 1}, 16), 2);
+  EXPECT_EQ(PagesNeeded({.prompt_tokens = 16, .max_tokens = 1, .n = 1}, 16), 1);
+  EXPECT_EQ(PagesNeeded({.prompt_tokens = 16, .max_tokens = 2, .n = 1}, 16), 2);
   // Each further choice has its own copy of the page that the prompt leaves half full.
   EXPECT_EQ(PagesNeeded({.prompt_tokens = 20, .max_tokens = 10, .n = 4}, 16), 2 + 3 * 1);
-  EXPECT_EQ(PagesNeeded({.prompt_tokens = 32, .max_tokens = 17, .n = 2}, 16), 4 + 2);
+  EXPECT_EQ(PagesNeeded({.prompt_tokens = 32, .max_tokens = 17, .n = 2}, 16), 3 + 1);
 }
 
 TEST(Router, PicksTheDecodeWithMostFreePages) {
