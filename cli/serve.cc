@@ -1,10 +1,8 @@
 #include "cli/serve.h"
 
-#include <openssl/rand.h>
-
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_join.h"
 #include "cli/supervisor.h"
+#include "model/ticket.h"
 #include "spdlog/spdlog.h"
 
 namespace sluice {
@@ -12,15 +10,6 @@ namespace sluice {
 namespace {
 
 constexpr char kAnyLoopbackPort[] = "127.0.0.1:0";
-
-// Tickets between these processes are sealed with a key that nobody else has and that ends with them.
-StatusOr<std::string> RandomClusterKey() {
-  std::string key(32, '\0');
-  if (RAND_bytes(reinterpret_cast<unsigned char*>(key.data()), static_cast<int>(key.size())) != 1) {
-    return absl::InternalError("the system gave no random bytes for the cluster key");
-  }
-  return absl::BytesToHexString(key);
-}
 
 std::vector<std::string> Join(std::vector<std::string> first, const std::vector<std::string>& second) {
   first.insert(first.end(), second.begin(), second.end());
@@ -55,7 +44,8 @@ Status ServeOptions::Validate() const {
 
 Status RunServe(const ServeOptions& options) {
   SLUICE_RETURN_IF_ERROR(options.Validate());
-  SLUICE_ASSIGN_OR_RETURN(const std::string key, RandomClusterKey());
+  // Tickets between these processes are sealed with a key that nobody else has and that ends with them.
+  const std::string key(ClusterKey::Generate().bytes());
   Supervisor::Options supervisor_options;
   supervisor_options.environment = {absl::StrCat("SLUICE_CLUSTER_KEY=", key)};
   Supervisor supervisor(std::move(supervisor_options));
