@@ -32,6 +32,13 @@ sigset_t WatchedSignals() {
   return set;
 }
 
+// SIGINT or SIGTERM has come and waits to be taken.
+bool ShouldStop() {
+  sigset_t pending;
+  sigpending(&pending);
+  return sigismember(&pending, SIGINT) == 1 || sigismember(&pending, SIGTERM) == 1;
+}
+
 std::string Describe(int wait_status) {
   if (WIFEXITED(wait_status)) return absl::StrCat("exit status ", WEXITSTATUS(wait_status));
   return absl::StrCat("signal ", WTERMSIG(wait_status), " (", strsignal(WTERMSIG(wait_status)), ")");
@@ -83,8 +90,9 @@ Status Supervisor::Spawn(Child& child) {
   std::vector<char*> argv, envp;
   for (std::string& word : words) argv.push_back(word.data());
   argv.push_back(nullptr);
-  for (char** variable = environ; *variable != nullptr; ++variable) envp.push_back(*variable);
+  // Of two of one name the first is read.
   for (std::string& variable : options_.environment) envp.push_back(variable.data());
+  for (char** variable = environ; *variable != nullptr; ++variable) envp.push_back(*variable);
   envp.push_back(nullptr);
 
   const pid_t pid = fork();
@@ -108,13 +116,14 @@ Status Supervisor::Spawn(Child& child) {
 Status Supervisor::AwaitAnnouncement(Child& child, absl::Time deadline) {
   std::string line;
   while (line.find('\n') == std::string::npos) {
+    if (ShouldStop()) return absl::CancelledError("stopped by a signal while starting");
     const int64_t left_ms = absl::ToInt64Milliseconds(deadline - absl::Now());
     if (left_ms <= 0) {
       return absl::UnavailableError(absl::StrCat(child.spec.name, " did not say that it listens within ",
                                                  absl::FormatDuration(options_.start_timeout)));
     }
     pollfd watched = {child.announce_fd, POLLIN, 0};
-    if (poll(&watched, 1, static_cast<int>(std::min<int64_t>(left_ms, 1000))) <= 0) continue;
+    if (poll(&watched, 1, static_cast<int>(std::min<int64_t>(left_ms, 100))) <= 0) continue;
     char bytes[512];
     const ssize_t n = read(child.announce_fd, bytes, sizeof(bytes));
     if (n <= 0 || line.size() > kAnnouncementBytesMax) {
