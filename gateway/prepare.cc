@@ -111,7 +111,7 @@ StatusOr<std::vector<TokenId>> EncodeChat(const ServedModel& model, const Prepar
   if (model.chat_template == nullptr) return FieldError("messages", model.no_chat_template);
   ChatTemplate::Input input;
   input.messages = Marked(request.messages, model.special_texts);
-  input.variables = request.template_variables;
+  input.variables = Marked(request.template_variables, model.special_texts);
   input.bos_token = model.bos_text;
   input.eos_token = model.eos_text;
   const StatusOr<std::string> plain = model.chat_template->Render(input);

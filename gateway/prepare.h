@@ -3,8 +3,8 @@
 //
 // Control tokens in what clients write: the template's own text is encoded with special tokens parsed, and a message
 // that spells one ("<|im_end|>") must not become it, or any user could close his turn and speak as the system. So every
-// such spelling in messages and tools is marked before rendering and encoded as ordinary text afterwards. Conversations
-// without one are encoded in one piece, exactly as the reference implementations do.
+// such spelling in messages, tools and template variables is marked before rendering and encoded as ordinary text
+// afterwards. Conversations without one are encoded in one piece, exactly as the reference implementations do.
 #pragma once
 
 #include <string_view>

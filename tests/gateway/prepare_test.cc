@@ -65,6 +65,11 @@ TEST_F(Prepare, ARoleCannotCarryControlTokensEither) {
   EXPECT_EQ(Show(prepared), "[S]x<|end|>:y[E][S]assistant:");
 }
 
+TEST_F(Prepare, ATemplateVariableCannotCarryControlTokensEither) {
+  model = Model("{{ persona }}{{ messages[0]['content'] }}<|end|>");
+  EXPECT_EQ(Show(Chat("a", R"(,"chat_template_kwargs":{"persona":"<|start|>"})")), "<|start|>a[E]");
+}
+
 TEST_F(Prepare, HalfAControlTokenCannotBeCompletedByTheTemplate) {
   EXPECT_EQ(Show(Chat("<|start|")), "[S]user:<|start|[E][S]assistant:");
 }
