@@ -59,7 +59,9 @@ Status Node::Send(ConnectionId connection, const std::string& header, absl::Span
 
 void Node::Await(const std::function<bool()>& condition, const char* what) {
   const bool in_time = mutex_.AwaitWithTimeout(absl::Condition(&condition), kPatience);
-  if (!in_time) ADD_FAILURE() << "waited in vain for " << what;
+  if (in_time) return;
+  ADD_FAILURE() << "waited in vain for " << what;
+  for (const auto& [connection, why] : closed_) ADD_FAILURE() << "closed " << connection.value << ": " << why;
 }
 
 void Node::AwaitMessages(size_t count) {

@@ -3,6 +3,7 @@
 // Either goes when its standard input ends, so that none outlives its test.
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdio>
 #include <map>
 #include <memory>
@@ -19,7 +20,7 @@ namespace {
 // Holds every message until it has gone back.
 class Echo final : public Receiver {
  public:
-  Transport* transport = nullptr;
+  std::atomic<Transport*> transport{nullptr};
 
   StatusOr<std::string> OnHello(ConnectionId, std::string_view) override { return std::string("echo"); }
 
@@ -33,7 +34,8 @@ class Echo final : public Receiver {
   void OnLanded(ConnectionId connection, uint64_t token, const Status& status) override {
     if (!status.ok()) return (void)messages_.erase(token);
     const Message& message = messages_[token];
-    transport->Send(connection, message.header, message.payload, [this, token](Status) { messages_.erase(token); });
+    transport.load()->Send(connection, message.header, message.payload,
+                           [this, token](Status) { messages_.erase(token); });
   }
 
   void OnClosed(ConnectionId, const Status&) override {}
