@@ -1,4 +1,4 @@
-// Two real processes: the peer is another program, which may be stopped and killed.
+// Two real processes: the peer is this program started again, which may be stopped and killed.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -10,6 +10,7 @@
 #include "common/crc32c.h"
 #include "gmock/gmock.h"
 #include "tests/transport/node.h"
+#include "tests/transport/peer.h"
 
 namespace sluice {
 
@@ -25,7 +26,7 @@ class Peer {
     if (pid_ == 0) {
       dup2(in[0], STDIN_FILENO);
       dup2(out[1], STDOUT_FILENO);
-      execl(SLUICE_TRANSPORT_PEER, SLUICE_TRANSPORT_PEER, mode.c_str(), address.c_str(), nullptr);
+      execl("/proc/self/exe", "transport_peer", "--peer", mode.c_str(), address.c_str(), nullptr);
       _exit(127);
     }
     close(in[0]);
@@ -138,3 +139,9 @@ TEST(UcxProcess, PeersThatDieWhileConnectingDoNoHarm) {
 }  // namespace
 
 }  // namespace sluice
+
+int main(int argc, char** argv) {
+  if (argc == 4 && std::string_view(argv[1]) == "--peer") return sluice::RunPeer(argv[2], argv[3]);
+  testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}

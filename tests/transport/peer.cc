@@ -1,6 +1,5 @@
-// The other process of the tests with two. `transport_peer echo ADDRESS` listens, prints its address as a line and
-// sends every message back; `transport_peer stream ADDRESS` connects and sends payloads of 1 MiB, eight at a time.
-// Either goes when its standard input ends, so that none outlives its test.
+#include "tests/transport/peer.h"
+
 #include <unistd.h>
 
 #include <atomic>
@@ -61,7 +60,9 @@ void AwaitEndOfInput() {
   }
 }
 
-int Run(const std::string& mode, const std::string& address) {
+}  // namespace
+
+int RunPeer(const std::string& mode, const std::string& address) {
   Echo receiver;
   const std::vector<std::byte> payload(1 << 20, std::byte{7});
   const TransportOptions options{.listen_address = mode == "echo" ? address : "", .peer_silence_max = absl::Minutes(1)};
@@ -86,8 +87,4 @@ int Run(const std::string& mode, const std::string& address) {
   return 0;
 }
 
-}  // namespace
-
 }  // namespace sluice
-
-int main(int argc, char** argv) { return argc == 3 ? sluice::Run(argv[1], argv[2]) : 2; }
