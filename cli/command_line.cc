@@ -66,7 +66,8 @@ int RunCommandLine(const std::vector<std::string>& arguments, std::istream& in, 
   try {
     app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
   } catch (const CLI::CallForHelp&) {
-    out << Chosen(app)->help(CommandPath(Chosen(app)->get_parent() ? Chosen(app)->get_parent() : &app));
+    const CLI::App* parent = Chosen(app)->get_parent();  // CLI11 adds the command's own name to what comes before it
+    out << Chosen(app)->help(parent == nullptr ? "" : CommandPath(parent));
     return 0;
   } catch (const std::exception& error) {
     return Usage(app, error.what(), err);

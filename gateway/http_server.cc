@@ -38,15 +38,15 @@ class Session;
 
 }  // namespace
 
-BodyLease BodyLease::Take(std::shared_ptr<std::atomic<size_t>> used, size_t bytes, size_t limit) {
-  BodyLease lease;
-  if (used->fetch_add(bytes) + bytes > limit) {
-    used->fetch_sub(bytes);
-    return lease;
+bool BodyLease::GrowTo(size_t bytes, size_t limit) {
+  if (bytes <= bytes_) return true;
+  const size_t more = bytes - bytes_;
+  if (used_->fetch_add(more) + more > limit) {
+    used_->fetch_sub(more);
+    return false;
   }
-  lease.used_ = std::move(used);
-  lease.bytes_ = bytes;
-  return lease;
+  bytes_ = bytes;
+  return true;
 }
 
 BodyLease& BodyLease::operator=(BodyLease&& other) noexcept {
@@ -249,24 +249,21 @@ class Session final : public HttpReply, public std::enable_shared_from_this<Sess
     error_code error;
     pending_.erase(0, parser_->put(asio::buffer(pending_), error));
     if (error && error != http::error::need_more) return RefuseMalformed(error);
-    if (state_ == State::kHeader && parser_->is_header_done() && !BeginBody()) return;
+    if (state_ == State::kHeader && parser_->is_header_done()) BeginBody();
+    // A body counts as it arrives: who announces much and sends little takes no room from the others.
+    if (state_ == State::kBody && !lease_.GrowTo(parser_->get().body().size(), options_.body_bytes_total_max)) {
+      return RefuseAndClose(503, "too many request bodies at once");
+    }
     if (parser_->is_done()) BeginAnswer();
   }
 
-  bool BeginBody() {
+  void BeginBody() {
     state_ = State::kBody;
     Arm(options_.body_timeout_ms);
-    const auto length = parser_->content_length();
-    const size_t bytes = length ? *length : parser_->chunked() ? options_.body_bytes_max : 0;
-    lease_ = BodyLease::Take(server_->body_bytes, bytes, options_.body_bytes_total_max);
-    if (!lease_) {
-      RefuseAndClose(503, "too many request bodies at once");
-      return false;
-    }
+    lease_ = BodyLease(server_->body_bytes);
     if (boost::beast::iequals(parser_->get()[http::field::expect], "100-continue") && !parser_->is_done()) {
       Write("HTTP/1.1 100 Continue\r\n\r\n");
     }
-    return true;
   }
 
   void BeginAnswer() {

@@ -21,11 +21,12 @@ class BodyLease {
  public:
   BodyLease() = default;
   // Shared with the server, which may be gone when the last lease falls.
-  static BodyLease Take(std::shared_ptr<std::atomic<size_t>> used, size_t bytes, size_t limit);  // empty: no room
+  explicit BodyLease(std::shared_ptr<std::atomic<size_t>> used) : used_(std::move(used)) {}
   BodyLease(BodyLease&& other) noexcept : used_(std::move(other.used_)), bytes_(std::exchange(other.bytes_, 0)) {}
   BodyLease& operator=(BodyLease&& other) noexcept;
   ~BodyLease();
-  explicit operator bool() const { return used_ != nullptr; }
+  // False where all leases together would pass `limit`: then this one stays as it is.
+  bool GrowTo(size_t bytes, size_t limit);
 
  private:
   std::shared_ptr<std::atomic<size_t>> used_;

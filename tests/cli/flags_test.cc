@@ -81,7 +81,8 @@ TEST(CommandLine, ShowsFlagsWithTheirDefaults) {
   EXPECT_EQ(result.status, 0);
   EXPECT_THAT(result.out, AllOf(HasSubstr("--kv-memory BYTES=512MiB"), HasSubstr("--connect-timeout DURATION=2s"),
                                 HasSubstr("sluice prefill"), HasSubstr("section [prefill]")));
-  EXPECT_THAT(RunSluice({"--help"}).out, AllOf(HasSubstr("serve"), HasSubstr("complete"), HasSubstr("--config")));
+  EXPECT_THAT(RunSluice({"--help"}).out, AllOf(HasSubstr("Usage: sluice [OPTIONS]"), HasSubstr("serve"),
+                                               HasSubstr("complete"), HasSubstr("--config")));
   EXPECT_THAT(RunSluice({"models", "show", "--help"}).out, HasSubstr("PATH"));
 }
 

@@ -199,12 +199,21 @@ TEST_F(HttpServerTest, RefusesChunksThatAddUpToTooMuch) {
 
 TEST_F(HttpServerTest, BodiesOfAllConnectionsTogetherAreBounded) {
   HttpClient a(port_), b(port_), c(port_);
-  const std::string begun = "POST /echo HTTP/1.1\r\nContent-Length: 4096\r\n\r\nx";
+  const std::string begun = "POST /echo HTTP/1.1\r\nContent-Length: 4096\r\n\r\n" + std::string(4095, 'x');
   a.Send(begun);
   b.Send(begun);
   while (Counts().connections < 3) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   c.Send(begun);
   EXPECT_THAT(c.ReadAll(), StartsWith("HTTP/1.1 503"));
+}
+
+TEST_F(HttpServerTest, BodiesThatAreOnlyAnnouncedTakeNoRoom) {
+  HttpClient a(port_), b(port_), c(port_);
+  a.Send("POST /echo HTTP/1.1\r\nContent-Length: 4096\r\n\r\nx");
+  b.Send("POST /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx");
+  while (Counts().connections < 3) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  c.Send("POST /echo HTTP/1.1\r\nContent-Length: 2\r\nConnection: close\r\n\r\nhi");
+  EXPECT_THAT(c.ReadAll(), StartsWith("HTTP/1.1 200"));
 }
 
 TEST_F(HttpServerTest, AsksForTheBodyWhereTheClientWaitsToBeAsked) {
