@@ -1,6 +1,8 @@
 #include "gateway/grpc_workers.h"
 
 #include <atomic>
+#include <map>
+#include <memory>
 #include <vector>
 
 #include "absl/synchronization/mutex.h"
@@ -14,6 +16,7 @@ namespace sluice {
 namespace {
 
 constexpr absl::Duration kReleaseTimeout = absl::Seconds(2);
+constexpr absl::Duration kEndPatience = absl::Seconds(2);  // at the end, for calls that were not cancelled
 
 Status FromGrpc(const grpc::Status& status) {
   return Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
@@ -26,23 +29,38 @@ void SetTimeout(grpc::ClientContext& context, absl::Duration timeout) {
 // Calls that gRPC still holds: they post to the loop, so the loop may not go before them.
 class Inflight {
  public:
-  void Add() {
+  // The context is shared with gRPC's callback, which removes it.
+  void Add(std::shared_ptr<grpc::ClientContext> context) {
     absl::MutexLock lock(&mutex_);
-    ++calls_;
+    grpc::ClientContext* const key = context.get();
+    calls_.emplace(key, std::move(context));
   }
-  void Remove() {
+  void Remove(grpc::ClientContext* context) {
+    // The last owner of a call may be this entry, and the call's end is no business of the lock.
+    std::shared_ptr<grpc::ClientContext> owner;
     absl::MutexLock lock(&mutex_);
-    --calls_;
+    owner = std::move(calls_.extract(context).mapped());
   }
-  void AwaitNone() {
+  // Gives calls that may still end by themselves `patience` to do so, and cancels the others, which ends them.
+  void AwaitNone(absl::Duration patience) {
+    std::vector<std::shared_ptr<grpc::ClientContext>> left;
+    {
+      absl::MutexLock lock(&mutex_);
+      mutex_.AwaitWithTimeout(absl::Condition(&IsEmpty, &calls_), patience);
+      for (const auto& [key, context] : calls_) left.push_back(context);
+    }
+    // Without the lock: gRPC may run the callback of a cancelled call in here.
+    for (const auto& context : left) context->TryCancel();
     absl::MutexLock lock(&mutex_);
-    mutex_.Await(absl::Condition(
-        +[](int* calls) { return *calls == 0; }, &calls_));
+    mutex_.Await(absl::Condition(&IsEmpty, &calls_));
   }
 
  private:
+  using Calls = std::map<grpc::ClientContext*, std::shared_ptr<grpc::ClientContext>>;
+  static bool IsEmpty(Calls* calls) { return calls->empty(); }
+
   absl::Mutex mutex_;
-  int calls_ ABSL_GUARDED_BY(mutex_) = 0;
+  Calls calls_ ABSL_GUARDED_BY(mutex_);
 };
 
 // Shared between the handle and gRPC, which needs it until its callback has come.
@@ -60,11 +78,10 @@ struct Unary : std::enable_shared_from_this<Unary<Request, Reply>> {
   template <typename StartFunction>
   void Start(absl::Duration timeout, StartFunction start) {
     SetTimeout(context, timeout);
-    inflight->Add();
+    inflight->Add({this->shared_from_this(), &context});
     start(&context, &request, &reply, [self = this->shared_from_this()](grpc::Status status) {
-      Inflight* const inflight = self->inflight;
       self->loop->Post([self, status = FromGrpc(status)] { self->Finish(status); });
-      inflight->Remove();
+      self->inflight->Remove(&self->context);
     });
   }
 
@@ -110,7 +127,7 @@ class GenerateCall final : public grpc::ClientReadReactor<proto::GenerateEvent>,
 
   void Start(proto::Decode::Stub* stub, absl::Duration timeout) {
     SetTimeout(context_, timeout);
-    inflight_->Add();
+    inflight_->Add({shared_from_this(), &context_});
     self_ = shared_from_this();
     stub->async()->Generate(&context_, &request_, this);
     AddHold();
@@ -144,12 +161,12 @@ class GenerateCall final : public grpc::ClientReadReactor<proto::GenerateEvent>,
   }
 
   void OnDone(const grpc::Status& status) override {
-    Inflight* const inflight = inflight_;
-    loop_->Post([self = std::move(self_), status = FromGrpc(status)] {
+    const std::shared_ptr<GenerateCall> self = std::move(self_);
+    loop_->Post([self, status = FromGrpc(status)] {
       const auto callback = std::move(self->on_end_);
       if (callback) callback(status);
     });
-    inflight->Remove();
+    inflight_->Remove(&context_);
   }
 
  private:
@@ -203,7 +220,7 @@ class GrpcWorkers final : public Workers {
       decode_.push_back(proto::Decode::NewStub(OpenChannel(address)));
     }
   }
-  ~GrpcWorkers() override { inflight_.AwaitNone(); }
+  ~GrpcWorkers() override { inflight_.AwaitNone(kEndPatience); }
 
   int count(WorkerRole role) const override { return static_cast<int>(addresses_[static_cast<int>(role)].size()); }
   const std::string& address(WorkerRef worker) const override {

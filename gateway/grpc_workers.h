@@ -7,7 +7,7 @@
 
 namespace sluice {
 
-// `loop` outlives it. The destructor waits for calls that were abandoned, for two seconds at most.
+// `loop` outlives it. The destructor gives calls that were abandoned two seconds to end, then cancels them.
 std::unique_ptr<Workers> MakeGrpcWorkers(const GatewayOptions& options, EventLoop* loop);
 
 }  // namespace sluice
