@@ -44,7 +44,7 @@ struct SamplingParams {
   static constexpr int kMaxStopBytes = 1024;
   static constexpr int kMaxLogitBias = 1024;
 
-  // Every problem at once, each naming the field and its value and limits. InvalidArgument.
+  // Every problem at once (the first 16), each naming the field and its value and limits. InvalidArgument.
   Status Validate(int vocab_size) const;
 };
 

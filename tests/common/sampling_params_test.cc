@@ -25,5 +25,15 @@ TEST(SamplingParams, ReportsEveryProblemAtOnceWithFieldAndValue) {
   EXPECT_THAT(message, HasSubstr("stop token id is 100, must be from 0 to 99"));
 }
 
+TEST(SamplingParams, SaysLittleAboutManyWrongValues) {
+  SamplingParams p;
+  p.stop_token_ids.assign(300'000, -1);
+  p.logit_bias.assign(300'000, {-1, 1000});
+  p.stop_strings.assign(300'000, "");
+  const Status status = p.Validate(100);
+  EXPECT_FALSE(status.ok());
+  EXPECT_LT(status.message().size(), 2048u);
+}
+
 }  // namespace
 }  // namespace sluice
