@@ -10,9 +10,14 @@ namespace sluice {
 
 void AddCompleterFlags(CLI::App& app, CompleterFlags* flags) {
   AddLocalModelFlags(app, &flags->local);
-  app.add_option("--url", flags->url, "Ask the service at this address instead, e.g. http://127.0.0.1:8080")
-      ->type_name("URL")
-      ->group("Service");
+  CLI::Option* url =
+      app.add_option("--url", flags->url, "Ask the service at this address instead, e.g. http://127.0.0.1:8080")
+          ->type_name("URL")
+          ->group("Service");
+  // A service has settled these for itself.
+  for (const char* of_this_process : {"--threads", "--exact", "--kv-store"}) {
+    app.get_option(of_this_process)->excludes(url);
+  }
   AddDuration(app, "--timeout", &flags->timeout, "Give up on a service that is silent for so long");
   app.get_option("--timeout")->group("Service");
 }

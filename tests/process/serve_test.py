@@ -112,6 +112,8 @@ def test_a_taken_port_is_said_and_nothing_is_left_behind(serve, real_model):
     (["serve", "--model", "/nowhere.gguf"], "/nowhere.gguf"),
     (["complete", "--model", "/nowhere.gguf", "--prompt", "a"], "/nowhere.gguf"),
     (["complete", "--prompt", "a"], "--model"),
+    (["complete", "--url", "http://127.0.0.1:1", "--prompt", "a", "--exact"], "--exact"),
+    (["chat", "--url", "http://127.0.0.1:1", "--threads", "2"], "--threads"),
     (["nonsense"], "nonsense"),
 ])
 def test_wrong_command_lines_end_in_one_clear_sentence(args, words):
