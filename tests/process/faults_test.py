@@ -185,9 +185,8 @@ def test_outside_kv_parameters_never_reach_a_worker(pair):
                        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}]})):
         for field in ("kv_transfer_params", "ticket", "reservation_id"):
             answer = pair.http.post(path, json={"max_tokens": 1, **body, field: {"x": 1}})
-            assert answer.status_code in (200, 400)
-            if field == "kv_transfer_params":
-                assert answer.status_code == 400
+            # What other systems' routers take is refused; other unknown fields are ignored, as everywhere.
+            assert answer.status_code == (400 if field == "kv_transfer_params" else 200), answer.text
 
 
 def test_peak_memory_is_the_plans_within_5_percent(real_model):

@@ -36,7 +36,8 @@ class Serve:
                     words = f.read().split("\0")
             except OSError:
                 continue
-            if int(fields[1]) == self.popen.pid and fields[0] != "Z":
+            # A process that is just ending, or has not become `sluice` yet, has no words.
+            if int(fields[1]) == self.popen.pid and fields[0] != "Z" and len(words) > 1:
                 found[int(pid)] = words[1]
         return found
 
