@@ -17,6 +17,7 @@
 #include "model/text/tokenizer.h"
 #include "model/ticket.h"
 #include "model/transformer.h"
+#include "model/worker_model.h"
 #include "prefill/kv_sender.h"
 #include "prefill/metrics.h"
 #include "prefill/service.h"
@@ -105,21 +106,11 @@ Status PrefillProcess::Start() {
 }
 
 Status PrefillProcess::LoadModel() {
-  SLUICE_ASSIGN_OR_RETURN(checkpoint_, OpenCheckpoint(options_.model_path));
-  StatusOr<std::unique_ptr<Tokenizer>> tokenizer = Tokenizer::Create(checkpoint_->tokenizer());
-  if (tokenizer.ok()) {
-    tokenizer_ = *std::move(tokenizer);
-  } else if (absl::IsFailedPrecondition(tokenizer.status())) {
-    spdlog::info("no text, ids only: {}", std::string(tokenizer.status().message()));
-  } else {
-    return tokenizer.status();
-  }
-  kv_options_.layout = KvLayout::Of(checkpoint_->config());
-  SLUICE_ASSIGN_OR_RETURN(kv_options_.codec, ParseKvCodec(options_.kv_store));
-  kv_options_.page_tokens = options_.page_tokens;
-  SLUICE_ASSIGN_OR_RETURN(kv_options_.pages,
-                          KvPagesWithin(static_cast<size_t>(options_.kv_memory_bytes), kv_options_.layout,
-                                        kv_options_.codec, kv_options_.page_tokens));
+  SLUICE_ASSIGN_OR_RETURN(WorkerModel model, OpenWorkerModel(options_.model_path, options_.kv_store,
+                                                             options_.page_tokens, options_.kv_memory_bytes));
+  checkpoint_ = std::move(model.checkpoint);
+  tokenizer_ = std::move(model.tokenizer);
+  kv_options_ = model.kv;
   return absl::OkStatus();
 }
 
