@@ -24,9 +24,13 @@ constexpr int kGroupsPerThread = 4;
 int Group(const AttentionShape& shape) { return shape.heads / shape.kv_heads; }
 int BlockTokens(const AttentionShape& shape) { return std::max(1, kBlockRows / Group(shape)); }
 int BlockRows(const AttentionShape& shape) { return BlockTokens(shape) * Group(shape); }
-int DimStride(const AttentionShape& shape) { return (shape.head_dim + kDimPad - 1) / kDimPad * kDimPad; }
+int Padded(int dim) { return (dim + kDimPad - 1) / kDimPad * kDimPad; }
+int KeyStride(const AttentionShape& shape) { return Padded(shape.key_dim); }
+int ValueStride(const AttentionShape& shape) { return Padded(shape.value_dim); }
 int64_t Spans(int64_t keys) { return (keys + kSpanKeys - 1) / kSpanKeys; }
-int64_t PartialFloats(const AttentionShape& shape) { return DimStride(shape) + kDimPad; }  // max, sum, padding, values
+int64_t PartialFloats(const AttentionShape& shape) {
+  return ValueStride(shape) + kDimPad;
+}  // max, sum, padding, values
 
 int64_t PartialsMax(const AttentionShape& shape, int64_t context_tokens_max) {
   return kSplitTokens * shape.heads * Spans(context_tokens_max);
@@ -52,12 +56,14 @@ struct BlockScratch {
       used += (count * sizeof(*p) + 63) / 64 * 64;
     };
     const auto rows = static_cast<size_t>(BlockRows(shape));
-    const auto dims = static_cast<size_t>(DimStride(shape));
-    for (float** p : {&s.q, &s.acc, &s.span_acc}) take(*p, rows * dims);
+    const auto key_dims = static_cast<size_t>(KeyStride(shape));
+    const auto value_dims = static_cast<size_t>(ValueStride(shape));
+    take(s.q, rows * key_dims);
+    for (float** p : {&s.acc, &s.span_acc}) take(*p, rows * value_dims);
     for (float** p : {&s.max, &s.sum, &s.span_max, &s.span_sum}) take(*p, rows);
     take(s.scores, rows * kSpanKeys);
-    take(s.k_tile, kKeyTile * dims);
-    take(s.v_tile, kValueTile * dims);
+    take(s.k_tile, kKeyTile * key_dims);
+    take(s.v_tile, kValueTile * value_dims);
     take(s.visible, rows);
     take(s.k_rows, kSpanKeys);
     take(s.v_rows, kSpanKeys);
@@ -84,12 +90,12 @@ void AttendSpanPortable(const AttentionSpan& s) {
   };
   for (int row = 0; row < s.rows; ++row) {
     float* scores = s.scores + row * kSpanKeys;
-    float* out = s.out + row * s.dim_stride;
-    std::fill(out, out + s.dim_stride, 0.0f);
+    float* out = s.out + row * s.value_stride;
+    std::fill(out, out + s.value_stride, 0.0f);
     float max = -std::numeric_limits<float>::infinity();
     for (int k = 0; k < s.visible[row]; ++k) {
       float score = 0;
-      for (int c = 0; c < s.head_dim; ++c) score += s.q[row * s.dim_stride + c] * element(s.k_rows[k], c);
+      for (int c = 0; c < s.key_dim; ++c) score += s.q[row * s.key_stride + c] * element(s.k_rows[k], c);
       scores[k] = score;
       max = std::max(max, score);
     }
@@ -97,7 +103,7 @@ void AttendSpanPortable(const AttentionSpan& s) {
     for (int k = 0; k < s.visible[row]; ++k) {
       const float p = std::exp(scores[k] - max);
       sum += p;
-      for (int c = 0; c < s.head_dim; ++c) out[c] += p * element(s.v_rows[k], c);
+      for (int c = 0; c < s.value_dim; ++c) out[c] += p * element(s.v_rows[k], c);
     }
     s.max[row] = max;
     s.sum[row] = sum;
@@ -143,9 +149,11 @@ size_t Attention::Bytes(const AttentionShape& shape, int64_t tokens_max, int64_t
 
 StatusOr<Attention> Attention::Create(const AttentionShape& shape, int64_t tokens_max, int64_t context_tokens_max,
                                       int threads) {
-  if (shape.kv_heads <= 0 || shape.heads % shape.kv_heads != 0 || shape.head_dim <= 0 || shape.head_dim % 2 != 0) {
+  const auto bad = [](int dim) { return dim <= 0 || dim % 2 != 0; };
+  if (shape.kv_heads <= 0 || shape.heads % shape.kv_heads != 0 || bad(shape.key_dim) || bad(shape.value_dim)) {
     return absl::InvalidArgumentError(absl::StrCat("attention of ", shape.heads, " heads over ", shape.kv_heads,
-                                                   " kv heads of ", shape.head_dim, " channels"));
+                                                   " kv heads of ", shape.key_dim, " and ", shape.value_dim,
+                                                   " channels"));
   }
   Attention attention;
   attention.shape_ = shape;
@@ -216,33 +224,31 @@ void Attention::Run(const PagedKv& kv, absl::Span<const AttentionSequence> seque
 void Attention::FindKeys(const Work& work, const Item& item, int64_t first_key, int keys, const void** k_rows,
                          const void** v_rows) const {
   const PagedKv& kv = *work.kv;
-  const size_t head_bytes = RowBytes(kv.type, static_cast<size_t>(shape_.head_dim));
-  const size_t token_bytes = head_bytes * static_cast<size_t>(shape_.kv_heads);
-  const size_t head_offset = head_bytes * static_cast<size_t>(item.kv_head);
   for (int k = 0; k < keys;) {
     const int64_t position = first_key + k;
     const auto slot = static_cast<int>(position % kv.page_tokens);
     const size_t page = static_cast<size_t>(item.sequence->pages[position / kv.page_tokens]) * kv.page_stride_bytes;
     const int end = std::min(keys, k + kv.page_tokens - slot);
-    size_t offset = page + static_cast<size_t>(slot) * token_bytes + head_offset;
-    for (; k < end; ++k, offset += token_bytes) {
-      k_rows[k] = kv.k + offset;
-      v_rows[k] = kv.v + offset;
+    auto row = static_cast<size_t>(slot * shape_.kv_heads + item.kv_head);
+    for (; k < end; ++k, row += static_cast<size_t>(shape_.kv_heads)) {
+      k_rows[k] = kv.k + page + row * kv.k_row_bytes;
+      v_rows[k] = kv.v + page + row * kv.v_row_bytes;
     }
   }
 }
 
 void Attention::RunItem(const Work& work, const Item& item, int thread) {
   const int group = Group(shape_);
-  const int dims = DimStride(shape_);
+  const int key_dims = KeyStride(shape_);
+  const int dims = ValueStride(shape_);
   const auto rows = static_cast<int>(item.tokens * group);
   const BlockScratch s =
       BlockScratch::Layout(shape_, scratch_.data() + ScratchBytes(shape_) * static_cast<size_t>(thread));
   const int64_t first_row = item.sequence->token + item.first_token;
   for (int r = 0; r < rows; ++r) {
     const float* q =
-        work.q + (first_row + r / group) * work.q_stride + (item.kv_head * group + r % group) * shape_.head_dim;
-    for (int c = 0; c < dims; ++c) s.q[r * dims + c] = c < shape_.head_dim ? q[c] * shape_.scale : 0.0f;
+        work.q + (first_row + r / group) * work.q_stride + (item.kv_head * group + r % group) * shape_.key_dim;
+    for (int c = 0; c < key_dims; ++c) s.q[r * key_dims + c] = c < shape_.key_dim ? q[c] * shape_.scale : 0.0f;
   }
   ClearRows(s, rows, dims);
 
@@ -259,8 +265,10 @@ void Attention::RunItem(const Work& work, const Item& item, int thread) {
                                .visible = s.visible,
                                .rows = rows,
                                .keys = keys,
-                               .head_dim = shape_.head_dim,
-                               .dim_stride = dims,
+                               .key_dim = shape_.key_dim,
+                               .key_stride = key_dims,
+                               .value_dim = shape_.value_dim,
+                               .value_stride = dims,
                                .bf16 = work.kv->type == DType::kBf16,
                                .k_rows = s.k_rows,
                                .v_rows = s.v_rows,
@@ -288,7 +296,7 @@ void Attention::RunItem(const Work& work, const Item& item, int thread) {
 
 void Attention::MergePartials(const Work& work, const Item& item, int thread) {
   const int group = Group(shape_);
-  const int dims = DimStride(shape_);
+  const int dims = ValueStride(shape_);
   const BlockScratch s =
       BlockScratch::Layout(shape_, scratch_.data() + ScratchBytes(shape_) * static_cast<size_t>(thread));
   ClearRows(s, item.tokens * group, dims);
@@ -306,13 +314,13 @@ void Attention::MergePartials(const Work& work, const Item& item, int thread) {
 // out = acc / sum, the end of both ways.
 void Attention::WriteRows(const Work& work, const Item& item, const float* acc, const float* sum) const {
   const int group = Group(shape_);
-  const int dims = DimStride(shape_);
+  const int dims = ValueStride(shape_);
   const int64_t first_row = item.sequence->token + item.first_token;
   for (int r = 0; r < item.tokens * group; ++r) {
     float* out = work.out + (first_row + r / group) * work.out_stride +
-                 static_cast<ptrdiff_t>(item.kv_head * group + r % group) * shape_.head_dim;
+                 static_cast<ptrdiff_t>(item.kv_head * group + r % group) * shape_.value_dim;
     const float scale = 1.0f / sum[r];
-    for (int c = 0; c < shape_.head_dim; ++c) out[c] = acc[r * dims + c] * scale;
+    for (int c = 0; c < shape_.value_dim; ++c) out[c] = acc[r * dims + c] * scale;
   }
 }
 

@@ -19,10 +19,13 @@
 
 namespace sluice {
 
-// Where one layer of a paged cache lies. A page's K is [page_tokens, kv_heads, head_dim], and so is its V.
+// Where one layer of a paged cache lies. A page's K is [page_tokens, kv_heads] rows, and so is its V. The two may be
+// the same rows: in MLA a value is the first part of its key.
 struct PagedKv {
   const std::byte* k = nullptr;  // of page 0
   const std::byte* v = nullptr;  // of page 0
+  size_t k_row_bytes = 0;        // from a row to the next
+  size_t v_row_bytes = 0;
   size_t page_stride_bytes = 0;  // from a page to the next
   int page_tokens = 0;
   DType type = DType::kBf16;  // kBf16 or kF32
@@ -30,9 +33,10 @@ struct PagedKv {
 
 struct AttentionShape {
   int heads = 0;
-  int kv_heads = 0;  // divides heads; query head h reads kv head h / (heads / kv_heads)
-  int head_dim = 0;  // even
-  float scale = 0;   // of q k^T
+  int kv_heads = 0;   // divides heads; query head h reads kv head h / (heads / kv_heads)
+  int key_dim = 0;    // even
+  int value_dim = 0;  // even
+  float scale = 0;    // of q k^T
 };
 
 // Tokens [token, token + tokens) of the batch: one sequence's at positions start_position and on.
@@ -53,7 +57,8 @@ class Attention {
   static size_t Bytes(const AttentionShape& shape, int64_t tokens_max, int64_t context_tokens_max, int threads);
 
   // out[t][h] = sum_k softmax_k(scale q[t][h] . K[k][h / group]) V[k][h / group] over the keys k up to t's position.
-  // q and out are [tokens, heads, head_dim], tokens `q_stride` and `out_stride` floats apart, and must not overlap.
+  // q is [tokens, heads, key_dim] and out [tokens, heads, value_dim], tokens `q_stride` and `out_stride` floats apart;
+  // they must not overlap.
   void Run(const PagedKv& kv, absl::Span<const AttentionSequence> sequences, const float* q, int64_t q_stride,
            float* out, int64_t out_stride, ThreadPool& pool);
 
@@ -72,7 +77,7 @@ class Attention {
   int threads_ = 0;
   Buffer items_;     // [items_max] Item
   Buffer scratch_;   // [threads] one block's worth
-  Buffer partials_;  // one span of one row each: max, sum, [dim_stride]
+  Buffer partials_;  // one span of one row each: max, sum, [value_stride]
 };
 
 }  // namespace sluice

@@ -18,7 +18,7 @@ inline constexpr int kRowsAhead = 48;
 __attribute__((always_inline)) static inline void PrefetchRow(const AttentionSpan& s, int row) {
   const void* p = row < s.keys ? s.k_rows[row] : row < 2 * s.keys ? s.v_rows[row - s.keys] : nullptr;
   if (p == nullptr) return;
-  const int bytes = s.head_dim * (s.bf16 ? 2 : 4);
+  const int bytes = (row < s.keys ? s.key_dim : s.value_dim) * (s.bf16 ? 2 : 4);
   for (int at = 0; at < bytes; at += 64) __builtin_prefetch(static_cast<const char*>(p) + at);
 }
 
@@ -38,7 +38,7 @@ void TransposeBf16Block(const void* const* rows, size_t offset, float* out) {
   }
 }
 
-// Keys [first, first + 2 width) of the span as f32 [head_dim][2 width]. Keys beyond the span become zero: they are not
+// Keys [first, first + 2 width) of the span as f32 [key_dim][2 width]. Keys beyond the span become zero: they are not
 // read (their slots may never have been written) and their scores are masked later.
 template <class L>
 void TransposeKeys(const AttentionSpan& s, int first, float* tile) {
@@ -49,11 +49,11 @@ void TransposeKeys(const AttentionSpan& s, int first, float* tile) {
     const int keys = s.keys - first - half * kW;
     float* out = tile + half * kW;
     const int step = s.bf16 ? 2 * kW : kW;  // channels of kW words
-    for (int c = 0; c < s.head_dim; c += step) {
-      const int left = s.head_dim - c;
+    for (int c = 0; c < s.key_dim; c += step) {
+      const int left = s.key_dim - c;
       const size_t offset = static_cast<size_t>(c) * (s.bf16 ? 2 : 4);
       // A few at a time: a burst would fill the queue of misses and stop the loads behind it.
-      for (int i = 0; i < 2 * kW * step / (2 * s.head_dim); ++i) PrefetchRow(s, ahead++);
+      for (int i = 0; i < 2 * kW * step / (2 * s.key_dim); ++i) PrefetchRow(s, ahead++);
       if (s.bf16 && keys >= kW && left >= step) {
         TransposeBf16Block<L>(s.k_rows + first + half * kW, offset, out + c * 2 * kW);
         continue;
@@ -79,13 +79,13 @@ void TransposeKeys(const AttentionSpan& s, int first, float* tile) {
 }
 
 template <class L, int R>
-void ScoreRows(const float* q, int q_stride, const float* tile, int head_dim, float* scores) {
+void ScoreRows(const float* q, int q_stride, const float* tile, int key_dim, float* scores) {
   using F = typename L::F;
   constexpr int kW = L::kWidth;
   F acc[R][2];
 #pragma GCC unroll 16
   for (int r = 0; r < R; ++r) acc[r][0] = acc[r][1] = L::Zero();
-  for (int c = 0; c < head_dim; ++c) {
+  for (int c = 0; c < key_dim; ++c) {
     const F k0 = L::Load(tile + c * 2 * kW);
     const F k1 = L::Load(tile + c * 2 * kW + kW);
 #pragma GCC unroll 16
@@ -113,8 +113,8 @@ void WithRows(int rows, Args... args) {
 
 template <class L, int R>
 struct ScoreRowsOf {
-  static void Run(const float* q, int q_stride, const float* tile, int head_dim, float* scores) {
-    ScoreRows<L, R>(q, q_stride, tile, head_dim, scores);
+  static void Run(const float* q, int q_stride, const float* tile, int key_dim, float* scores) {
+    ScoreRows<L, R>(q, q_stride, tile, key_dim, scores);
   }
 };
 
@@ -125,8 +125,8 @@ void Scores(const AttentionSpan& s) {
     TransposeKeys<L>(s, first, s.k_tile);
     for (int row = 0; row < s.rows; row += L::kScoreRows) {
       const int rows = s.rows - row < L::kScoreRows ? s.rows - row : L::kScoreRows;
-      WithRows<ScoreRowsOf, L, L::kScoreRows>(rows, s.q + row * s.dim_stride, s.dim_stride,
-                                              static_cast<const float*>(s.k_tile), s.head_dim,
+      WithRows<ScoreRowsOf, L, L::kScoreRows>(rows, s.q + row * s.key_stride, s.key_stride,
+                                              static_cast<const float*>(s.k_tile), s.key_dim,
                                               s.scores + row * kSpanKeys + first);
     }
   }
@@ -158,40 +158,40 @@ void SoftmaxRow(float* scores, int visible, float* max_out, float* sum_out) {
   *sum_out = L::ReduceAdd(sum);
 }
 
-// Values [first, first + values) as f32 [values][dim_stride].
+// Values [first, first + values) as f32 [values][value_stride].
 template <class L>
 void WidenValues(const AttentionSpan& s, int first, int values, float* tile) {
   constexpr int kW = L::kWidth;
   for (int k = 0; k < values; ++k) {
-    float* out = tile + k * s.dim_stride;
+    float* out = tile + k * s.value_stride;
     PrefetchRow(s, s.keys + first + k + kRowsAhead);
     int c = 0;
     if (s.bf16) {
       const uint16_t* row = static_cast<const uint16_t*>(s.v_rows[first + k]);
-      for (; c + kW <= s.head_dim; c += kW) L::Store(out + c, L::LoadBf16(row + c));
-      for (; c < s.head_dim; ++c) {
+      for (; c + kW <= s.value_dim; c += kW) L::Store(out + c, L::LoadBf16(row + c));
+      for (; c < s.value_dim; ++c) {
         const uint32_t bits = static_cast<uint32_t>(row[c]) << 16;
         __builtin_memcpy(out + c, &bits, 4);
       }
     } else {
       const float* row = static_cast<const float*>(s.v_rows[first + k]);
-      for (; c + kW <= s.head_dim; c += kW) L::Store(out + c, L::Load(row + c));
-      for (; c < s.head_dim; ++c) out[c] = row[c];
+      for (; c + kW <= s.value_dim; c += kW) L::Store(out + c, L::Load(row + c));
+      for (; c < s.value_dim; ++c) out[c] = row[c];
     }
-    for (; c < s.dim_stride; ++c) out[c] = 0;
+    for (; c < s.value_stride; ++c) out[c] = 0;
   }
 }
 
 // out[r][c .. c + C vectors) += p[r][k] v[k][c ..] for k in [0, keys), R rows together.
 template <class L, int R, int C>
-void AddValues(const float* p, const float* v, int keys, int dim_stride, float* out) {
+void AddValues(const float* p, const float* v, int keys, int value_stride, float* out) {
   using F = typename L::F;
   constexpr int kW = L::kWidth;
   F acc[R][C];
 #pragma GCC unroll 16
   for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 16
-    for (int c = 0; c < C; ++c) acc[r][c] = L::Load(out + r * dim_stride + c * kW);
+    for (int c = 0; c < C; ++c) acc[r][c] = L::Load(out + r * value_stride + c * kW);
   }
   for (int k = 0; k < keys; ++k) {
     F w[R];
@@ -199,7 +199,7 @@ void AddValues(const float* p, const float* v, int keys, int dim_stride, float* 
     for (int r = 0; r < R; ++r) w[r] = L::Set(p[r * kSpanKeys + k]);
 #pragma GCC unroll 16
     for (int c = 0; c < C; ++c) {
-      const F value = L::Load(v + k * dim_stride + c * kW);
+      const F value = L::Load(v + k * value_stride + c * kW);
 #pragma GCC unroll 16
       for (int r = 0; r < R; ++r) acc[r][c] = L::Fma(w[r], value, acc[r][c]);
     }
@@ -207,16 +207,17 @@ void AddValues(const float* p, const float* v, int keys, int dim_stride, float* 
 #pragma GCC unroll 16
   for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 16
-    for (int c = 0; c < C; ++c) L::Store(out + r * dim_stride + c * kW, acc[r][c]);
+    for (int c = 0; c < C; ++c) L::Store(out + r * value_stride + c * kW, acc[r][c]);
   }
 }
 
 template <class L, int R>
 struct AddValuesOf {
-  static void Run(const float* p, const float* v, int keys, int dim_stride, float* out) {
+  static void Run(const float* p, const float* v, int keys, int value_stride, float* out) {
     int c = 0;
-    for (; c + 4 * L::kWidth <= dim_stride; c += 4 * L::kWidth) AddValues<L, R, 4>(p, v + c, keys, dim_stride, out + c);
-    for (; c < dim_stride; c += L::kWidth) AddValues<L, R, 1>(p, v + c, keys, dim_stride, out + c);
+    for (; c + 4 * L::kWidth <= value_stride; c += 4 * L::kWidth)
+      AddValues<L, R, 4>(p, v + c, keys, value_stride, out + c);
+    for (; c < value_stride; c += L::kWidth) AddValues<L, R, 1>(p, v + c, keys, value_stride, out + c);
   }
 };
 
@@ -234,15 +235,15 @@ void AddValueTile(const AttentionSpan& s, int first, int values) {
     if (common < 0) common = 0;
     if (common > 0) {
       WithRows<AddValuesOf, L, L::kValueRows>(rows, s.scores + row * kSpanKeys + first,
-                                              static_cast<const float*>(s.v_tile), common, s.dim_stride,
-                                              s.out + row * s.dim_stride);
+                                              static_cast<const float*>(s.v_tile), common, s.value_stride,
+                                              s.out + row * s.value_stride);
     }
     for (int r = row; r < row + rows; ++r) {
       int seen = s.visible[r] - first;
       if (seen > values) seen = values;
       if (seen <= common) continue;
-      AddValuesOf<L, 1>::Run(s.scores + r * kSpanKeys + first + common, s.v_tile + common * s.dim_stride, seen - common,
-                             s.dim_stride, s.out + r * s.dim_stride);
+      AddValuesOf<L, 1>::Run(s.scores + r * kSpanKeys + first + common, s.v_tile + common * s.value_stride,
+                             seen - common, s.value_stride, s.out + r * s.value_stride);
     }
   }
 }
@@ -255,7 +256,7 @@ struct AddBf16ValuesOf {
     using F = typename L::F;
     constexpr int kW = L::kWidth;
     constexpr int kC = 4;
-    for (int c = 0; c < s.head_dim; c += kC * kW) {
+    for (int c = 0; c < s.value_dim; c += kC * kW) {
       F acc[R][kC];
 #pragma GCC unroll 16
       for (int r = 0; r < R; ++r) {
@@ -278,7 +279,7 @@ struct AddBf16ValuesOf {
 #pragma GCC unroll 16
       for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 16
-        for (int i = 0; i < kC; ++i) L::Store(s.out + r * s.dim_stride + c + i * kW, acc[r][i]);
+        for (int i = 0; i < kC; ++i) L::Store(s.out + r * s.value_stride + c + i * kW, acc[r][i]);
       }
     }
   }
@@ -286,7 +287,7 @@ struct AddBf16ValuesOf {
 
 template <class L>
 bool ReadsValuesOnce(const AttentionSpan& s) {
-  if (!s.bf16 || s.rows > L::kValueRows || s.head_dim % (4 * L::kWidth) != 0 || s.head_dim != s.dim_stride)
+  if (!s.bf16 || s.rows > L::kValueRows || s.value_dim % (4 * L::kWidth) != 0 || s.value_dim != s.value_stride)
     return false;
   for (int row = 0; row < s.rows; ++row) {
     if (s.visible[row] != s.keys) return false;
@@ -305,7 +306,7 @@ void AttendSpan(const AttentionSpan& s) {
     WithRows<AddBf16ValuesOf, L, L::kValueRows>(s.rows, s);
     return;
   }
-  for (int i = 0; i < s.rows * s.dim_stride; i += L::kWidth) L::Store(s.out + i, L::Zero());
+  for (int i = 0; i < s.rows * s.value_stride; i += L::kWidth) L::Store(s.out + i, L::Zero());
   for (int first = 0; first < s.keys; first += kValueTile) {
     const int values = s.keys - first < kValueTile ? s.keys - first : kValueTile;
     WidenValues<L>(s, first, values, s.v_tile);

@@ -15,21 +15,23 @@ inline constexpr int kSpanKeys = 256;  // keys of a span; spans begin at multipl
 
 // Softmax attention of some rows over the keys of one span. A row is one query head of one token, scaled already.
 struct AttentionSpan {
-  const float* q;          // [rows, dim_stride], zero from head_dim on
+  const float* q;          // [rows, key_stride], zero from key_dim on
   const int32_t* visible;  // [rows]: how many of the span's keys the row sees, in [0, keys]
   int rows;
   int keys;  // in [1, kSpanKeys]; keys beyond are never read
-  int head_dim;
-  int dim_stride;             // head_dim rounded up to kDimPad
+  int key_dim;
+  int key_stride;  // key_dim rounded up to kDimPad
+  int value_dim;
+  int value_stride;           // value_dim rounded up to kDimPad
   bool bf16;                  // else f32
-  const void* const* k_rows;  // [keys], each [head_dim]
-  const void* const* v_rows;  // [keys], each [head_dim]
-  float* k_tile;              // scratch, [kKeyTile, dim_stride]
-  float* v_tile;              // scratch, [kValueTile, dim_stride]
+  const void* const* k_rows;  // [keys], each [key_dim]
+  const void* const* v_rows;  // [keys], each [value_dim]
+  float* k_tile;              // scratch, [kKeyTile, key_stride]
+  float* v_tile;              // scratch, [kValueTile, value_stride]
   float* scores;              // scratch, [rows, kSpanKeys]
   float* max;                 // [rows]: largest score; unset where a row sees nothing
   float* sum;                 // [rows]: sum of exp(score - max)
-  float* out;                 // [rows, dim_stride]: sum of exp(score - max) v
+  float* out;                 // [rows, value_stride]: sum of exp(score - max) v
 };
 inline constexpr int kDimPad = 16;
 inline constexpr int kKeyTile = 32;

@@ -20,7 +20,8 @@ constexpr int64_t kRowsPerItemMin = 4;
 AttentionShape ShapeOf(const ModelConfig& config) {
   return {.heads = config.heads,
           .kv_heads = config.kv_heads,
-          .head_dim = config.head_dim,
+          .key_dim = config.head_dim,
+          .value_dim = config.head_dim,
           .scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(config.head_dim)))};
 }
 
@@ -38,11 +39,15 @@ int64_t ScratchFloats(const ModelConfig& config, const TransformerOptions& optio
 
 PagedKv ViewOf(KvPool& kv, int layer) {
   const KvPoolOptions& o = kv.options();
+  const DType type = o.codec == KvCodec::kF32 ? DType::kF32 : DType::kBf16;
+  const size_t row_bytes = RowBytes(type, static_cast<size_t>(o.layout.head_dim));
   return {.k = kv.K(0, layer),
           .v = kv.V(0, layer),
+          .k_row_bytes = row_bytes,
+          .v_row_bytes = row_bytes,
           .page_stride_bytes = LayerBytes(o.layout, o.codec, o.page_tokens),
           .page_tokens = o.page_tokens,
-          .type = o.codec == KvCodec::kF32 ? DType::kF32 : DType::kBf16};
+          .type = type};
 }
 
 }  // namespace
