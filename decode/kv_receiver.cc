@@ -106,7 +106,7 @@ StatusOr<Landing> KvReceiver::OnMessage(ConnectionId connection, std::string_vie
                                                    staging_->bytes_free(), " of ", staging_->bytes_total(), " free")));
     return Drop(metrics_->dropped_no_staging);
   }
-  Landing landing{.memory = body->bytes(), .token = ++landings_begun_};
+  Landing landing{.memory = {body->bytes()}, .token = ++landings_begun_};
   landings_.emplace(landing.token, PendingLanding{std::string(header_bytes), header, *std::move(body)});
   return landing;
 }

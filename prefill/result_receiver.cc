@@ -19,7 +19,7 @@ StatusOr<Landing> ResultReceiver::OnMessage(ConnectionId, std::string_view heade
   LandingResult& landing = landings_[++last_landing_];
   landing.header = std::string(header);
   landing.payload.resize(payload_bytes);
-  return Landing{.memory = absl::MakeSpan(landing.payload), .token = last_landing_};
+  return Landing{.memory = {absl::MakeSpan(landing.payload)}, .token = last_landing_};
 }
 
 void ResultReceiver::OnLanded(ConnectionId connection, uint64_t token, const Status& status) {

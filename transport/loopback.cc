@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstring>
 #include <deque>
 #include <map>
 #include <thread>
@@ -300,8 +299,11 @@ class LoopbackTransport final : public Transport {
     StatusOr<Landing> landing = receiver_->OnMessage(id, header, payload.size());
     if (!landing.ok()) return Reject(id, landing.status());
     if (landing->drop) return absl::OkStatus();
-    SLUICE_CHECK(landing->memory.size() == payload.size(), "a landing has its payload's size");
-    if (!payload.empty()) std::memcpy(landing->memory.data(), payload.data(), payload.size());
+    if (Status fits = landing->Check(payload.size()); !fits.ok()) {
+      receiver_->OnLanded(id, landing->token, fits);
+      return Reject(id, fits);
+    }
+    landing->Copy(payload);
     payload_bytes_landed_ += payload.size();
     receiver_->OnLanded(id, landing->token, absl::OkStatus());
     return absl::OkStatus();

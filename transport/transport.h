@@ -17,20 +17,13 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "common/status.h"
+#include "transport/landing.h"
 
 namespace sluice {
 
 struct ConnectionId {
   uint64_t value = 0;  // unique within a transport, never reused; 0 is no connection
   auto operator<=>(const ConnectionId&) const = default;
-};
-
-// Where a payload goes. `memory` must stay valid until OnLanded. With `drop` the payload is taken off the wire and
-// forgotten; OnLanded is not called for it.
-struct Landing {
-  absl::Span<std::byte> memory;
-  uint64_t token = 0;  // given back in OnLanded
-  bool drop = false;
 };
 
 // Outlives the transport that calls it.
@@ -40,8 +33,9 @@ class Receiver {
   // First message of a new connection, on the accepting side. The reply is sent back; an error refuses the connection
   // and its code and words reach the connecting side's Connect callback. Accepted connections end with OnClosed.
   virtual StatusOr<std::string> OnHello(ConnectionId connection, std::string_view hello) = 0;
-  // A message came. Says where its payload lands; REQUIRES landing.memory.size() == payload_bytes unless dropped.
-  // An error closes the connection. Empty payloads are offered too (control messages) and landed at once.
+  // A message came. Says where its payload lands, in pieces whose sizes sum to payload_bytes unless it is dropped. An
+  // error closes the connection; so does a wrong sum (Internal), after OnLanded with it. Empty payloads are offered too
+  // (control messages) and landed at once.
   virtual StatusOr<Landing> OnMessage(ConnectionId connection, std::string_view header, size_t payload_bytes) = 0;
   // The payload is in place, or (error) the memory is quiet and its content undefined. Once for each landing.
   virtual void OnLanded(ConnectionId connection, uint64_t token, const Status& status) = 0;

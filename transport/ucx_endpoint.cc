@@ -167,23 +167,37 @@ ucs_status_t UcxEndpoint::Receive(std::string_view header, void* data, size_t by
     return UCS_OK;
   }
   if (landing->drop) return UCS_OK;
-  SLUICE_CHECK(landing->memory.size() == bytes, "a landing has its payload's size");
+  if (const Status fits = landing->Check(bytes); !fits.ok()) {
+    handler_->OnLanded(landing->token, 0, fits);
+    Fail(fits);
+    return UCS_OK;
+  }
   if (rendezvous) return ReceiveRendezvous(*landing, data, bytes);
-  if (bytes > 0) std::memcpy(landing->memory.data(), data, bytes);
+  landing->Copy({static_cast<const std::byte*>(data), bytes});
   handler_->OnLanded(landing->token, bytes, absl::OkStatus());
   return UCS_OK;
 }
 
 ucs_status_t UcxEndpoint::ReceiveRendezvous(const Landing& landing, void* descriptor, size_t bytes) {
-  auto owned = std::make_unique<Incoming>(Incoming{this, landing.token, bytes});
+  auto owned = std::make_unique<Incoming>(Incoming{this, landing.token, bytes, {}});
   Incoming* incoming = owned.get();
   incoming_.emplace(incoming, std::move(owned));
+  for (const absl::Span<std::byte>& piece : landing.memory) {
+    if (!piece.empty()) incoming->pieces.push_back({piece.data(), piece.size()});
+  }
   ucp_request_param_t param = {};
   param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
   param.cb.recv_am = OnReceived;
   param.user_data = incoming;
-  const ucs_status_ptr_t request =
-      ucp_am_recv_data_nbx(worker_, descriptor, landing.memory.data(), landing.memory.size(), &param);
+  void* memory = incoming->pieces.front().buffer;
+  size_t count = bytes;
+  if (incoming->pieces.size() > 1) {
+    param.op_attr_mask |= UCP_OP_ATTR_FIELD_DATATYPE;
+    param.datatype = UCP_DATATYPE_IOV;
+    memory = incoming->pieces.data();
+    count = incoming->pieces.size();
+  }
+  const ucs_status_ptr_t request = ucp_am_recv_data_nbx(worker_, descriptor, memory, count, &param);
   if (!UCS_PTR_IS_PTR(request)) FinishReceive(incoming, UCS_PTR_STATUS(request));
   return UCS_INPROGRESS;
 }

@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <vector>
 
 #include "transport/transport.h"
 #include "transport/ucx_context.h"
@@ -70,6 +71,7 @@ class UcxEndpoint {
     UcxEndpoint* owner;
     uint64_t token;
     size_t payload_bytes;
+    std::vector<ucp_dt_iov_t> pieces;  // UCX reads this list until the receive is over
   };
 
   UcxEndpoint(UcxContext* context, size_t header_bytes_max, uint64_t secret, Handler* handler)

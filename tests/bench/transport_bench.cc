@@ -1,11 +1,12 @@
 // Goodput of the UCX transport between two processes of this machine, to be set beside
 //   UCX_TLS=tcp UCX_NET_DEVICES=lo ucx_perftest -t ucp_am_bw -s BYTES -n N [127.0.0.1]
 // with the same payload. Prints GB/s and how many CPU seconds both ends took for a second of it.
-//   transport_bench [payload bytes] [payloads in flight] [seconds]
+//   transport_bench [payload bytes] [payloads in flight] [seconds] [bytes of a landing's piece; 0: one piece]
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
@@ -19,14 +20,22 @@ namespace sluice {
 
 namespace {
 
-// Lands everything in one buffer for each payload in flight, and lets go of it at once.
+// Lands everything in one buffer for each payload in flight, whole or in pieces in reverse order, and lets go of it at
+// once.
 class Sink final : public Receiver {
  public:
+  explicit Sink(size_t piece_bytes) : piece_bytes_(piece_bytes) {}
   StatusOr<std::string> OnHello(ConnectionId, std::string_view) override { return std::string("sink"); }
   StatusOr<Landing> OnMessage(ConnectionId, std::string_view, size_t bytes) override {
     std::vector<std::byte>& memory = memory_[next_++ % memory_.size()];
     if (memory.size() < bytes) memory.resize(bytes);
-    return Landing{.memory = absl::MakeSpan(memory).subspan(0, bytes)};
+    Landing landing;
+    const size_t piece = piece_bytes_ == 0 ? bytes : piece_bytes_;
+    for (size_t at = 0; at < bytes; at += piece)
+      landing.memory.push_back(absl::MakeSpan(memory).subspan(at, std::min(piece, bytes - at)));
+    std::reverse(landing.memory.begin(), landing.memory.end());
+    if (bytes % piece != 0) std::rotate(landing.memory.begin(), landing.memory.begin() + 1, landing.memory.end());
+    return landing;
   }
   void OnLanded(ConnectionId, uint64_t, const Status&) override {}
   void OnClosed(ConnectionId, const Status&) override {}
@@ -34,6 +43,7 @@ class Sink final : public Receiver {
  private:
   std::vector<std::vector<std::byte>> memory_ = std::vector<std::vector<std::byte>>(64);
   size_t next_ = 0;
+  const size_t piece_bytes_;
 };
 
 double CpuSeconds(int who) {
@@ -43,8 +53,8 @@ double CpuSeconds(int who) {
          1e-6 * static_cast<double>(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec);
 }
 
-[[noreturn]] void RunSink(int address_fd, int end_fd) {
-  Sink sink;
+[[noreturn]] void RunSink(int address_fd, int end_fd, size_t piece_bytes) {
+  Sink sink(piece_bytes);
   StatusOr<std::unique_ptr<Transport>> transport = CreateTransport("ucx", {.listen_address = "127.0.0.1:0"}, &sink);
   SLUICE_CHECK(transport.ok());
   const std::string address = (*transport)->address();
@@ -88,18 +98,18 @@ class Source {
   absl::Notification ended_;
 };
 
-int Run(size_t bytes, int in_flight, double seconds) {
+int Run(size_t bytes, int in_flight, double seconds, size_t piece_bytes) {
   int address_pipe[2], end_pipe[2];
   SLUICE_CHECK(pipe(address_pipe) == 0 && pipe(end_pipe) == 0);
   const pid_t child = fork();
   if (child == 0) {
     close(end_pipe[1]);
-    RunSink(address_pipe[1], end_pipe[0]);
+    RunSink(address_pipe[1], end_pipe[0], piece_bytes);
   }
   close(address_pipe[1]);
   char address[64] = {};
   SLUICE_CHECK(read(address_pipe[0], address, sizeof(address) - 1) > 0);
-  Sink unused;
+  Sink unused(0);
   StatusOr<std::unique_ptr<Transport>> transport = CreateTransport("ucx", {}, &unused);
   SLUICE_CHECK(transport.ok());
   absl::Notification connected;
@@ -128,5 +138,5 @@ int Run(size_t bytes, int in_flight, double seconds) {
 
 int main(int argc, char** argv) {
   return sluice::Run(argc > 1 ? std::strtoull(argv[1], nullptr, 10) : 1 << 20, argc > 2 ? std::atoi(argv[2]) : 8,
-                     argc > 3 ? std::atof(argv[3]) : 2.0);
+                     argc > 3 ? std::atof(argv[3]) : 2.0, argc > 4 ? std::strtoull(argv[4], nullptr, 10) : 0);
 }

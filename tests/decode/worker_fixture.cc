@@ -129,7 +129,8 @@ StatusOr<Landing> Sender::OnMessage(ConnectionId, std::string_view header, size_
   absl::MutexLock lock(&mutex_);
   const uint64_t token = landings_.size() + 1;
   std::string& memory = landings_.emplace(token, std::string(payload_bytes, '\0')).first->second;
-  return Landing{.memory = {reinterpret_cast<std::byte*>(memory.data()), memory.size()}, .token = token};
+  return Landing{.memory = {absl::MakeSpan(reinterpret_cast<std::byte*>(memory.data()), memory.size())},
+                 .token = token};
 }
 
 void Sender::OnLanded(ConnectionId, uint64_t token, const Status& status) {

@@ -43,8 +43,8 @@ void CheckArrival(const Arrival& arrival) {
 void SendFrame(KvReceiver& receiver, std::string header, absl::Span<const std::byte> payload) {
   const auto landing = receiver.OnMessage({1}, header, payload.size());
   if (!landing.ok() || landing->drop) return;
-  if (landing->memory.size() != payload.size()) std::abort();
-  std::copy(payload.begin(), payload.end(), landing->memory.begin());
+  if (!landing->Check(payload.size()).ok()) std::abort();
+  landing->Copy(payload);
   receiver.OnLanded({1}, landing->token, absl::OkStatus());
 }
 

@@ -18,9 +18,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
                                    [](ConnectionId, const Status&) {});
   const auto landing = receiver.OnMessage({1}, header, payload_bytes);
   if (!landing.ok()) return 0;
-  if (landing->memory.size() != payload_bytes || payload_bytes > kTransferResultBytesMax) std::abort();
-  std::transform(data + 1 + header_bytes, data + size, landing->memory.begin(),
-                 [](uint8_t byte) { return static_cast<std::byte>(byte); });
+  if (!landing->Check(payload_bytes).ok() || payload_bytes > kTransferResultBytesMax) std::abort();
+  landing->Copy({reinterpret_cast<const std::byte*>(data) + 1 + header_bytes, payload_bytes});
   receiver.OnLanded({1}, landing->token, absl::OkStatus());
   if (results != 1) std::abort();
   return 0;

@@ -37,7 +37,7 @@ class TestDecode final : public Receiver {
     EXPECT_EQ(decoded->payload_bytes, payload_bytes);
     LandingFrame& landing = landings_[++last_landing_];
     landing = {std::string(header), *decoded, std::vector<std::byte>(payload_bytes)};
-    return Landing{.memory = absl::MakeSpan(landing.payload), .token = last_landing_};
+    return Landing{.memory = {absl::MakeSpan(landing.payload)}, .token = last_landing_};
   }
 
   void OnLanded(ConnectionId connection, uint64_t token, const Status& status) override {

@@ -117,7 +117,7 @@ class WorkerTest : public ::testing::Test {
     const absl::Span<const std::byte> bytes(reinterpret_cast<const std::byte*>(payload.data()), payload.size());
     const auto landing = sender_->receiver()->OnMessage(sent.connection, Encode(header, bytes), payload.size());
     ASSERT_TRUE(landing.ok()) << landing.status();
-    std::copy(bytes.begin(), bytes.end(), landing->memory.begin());
+    landing->Copy(bytes);
     sender_->receiver()->OnLanded(sent.connection, landing->token, absl::OkStatus());
   }
 

@@ -132,6 +132,70 @@ TEST_P(TransportConformance, PayloadsOfAllSizesLandIntact) {
   }
 }
 
+// Pieces of one size, of odd ones, empty ones among them, and thousands of them.
+TEST_P(TransportConformance, PayloadsLandInPieces) {
+  const std::vector<std::vector<size_t>> cuts = {{4096}, {1, 0, 4095, 7, 65536}, {640}, {100'000, 0, 0, 3}};
+  for (const std::vector<size_t>& cut : cuts) {
+    Node server, client;
+    server.piece_bytes = cut;
+    server.Start(backend());
+    client.Start(backend());
+    StatusOr<ConnectionId> connection = client.Connect(server.transport().address());
+    ASSERT_TRUE(connection.ok()) << connection.status();
+    size_t count = 0;
+    for (size_t bytes : {size_t{0}, size_t{1}, size_t{4000}, size_t{65537}, size_t{3} << 20}) {
+      const std::vector<std::byte> payload = Pattern(bytes, bytes);
+      ASSERT_TRUE(client.Send(*connection, "x", payload).ok());
+      server.AwaitMessages(++count);
+      EXPECT_EQ(Crc(server.messages().back().payload), Crc(payload)) << bytes << " bytes, cut at " << cut[0];
+    }
+    EXPECT_EQ(server.transport().counters().payload_bytes_landed, 4001u + 65537u + (3u << 20));
+  }
+}
+
+// Pages lie in any order and have neighbours, whose bytes are not ours.
+TEST_P(TransportConformance, PiecesMayLieInAnyOrderAndNothingBesideThemIsTouched) {
+  constexpr size_t kPieces = 300, kPiece = 5000, kStride = 5100;
+  std::vector<std::byte> pages(kPieces * kStride, std::byte{0xEE});
+  server_.answer_message = [&](ConnectionId connection, std::string_view header, size_t) -> StatusOr<Landing> {
+    Landing landing = server_.Place(connection, header, 0);
+    landing.memory.clear();
+    for (size_t i = 0; i < kPieces; ++i)
+      landing.memory.push_back(absl::MakeSpan(&pages[i * 7 % kPieces * kStride], kPiece));
+    return landing;
+  };
+  StartConnected();
+  const std::vector<std::byte> payload = Pattern(kPieces * kPiece, 5);
+  ASSERT_TRUE(client_.Send(to_server_, "x", payload).ok());
+  server_.AwaitMessages(1);
+  for (size_t i = 0; i < kPieces; ++i) {
+    const std::byte* page = &pages[i * 7 % kPieces * kStride];
+    ASSERT_EQ(Crc({page, kPiece}), Crc({&payload[i * kPiece], kPiece})) << "piece " << i;
+    for (size_t b = kPiece; b < kStride; ++b) ASSERT_EQ(page[b], std::byte{0xEE}) << "beside piece " << i;
+  }
+}
+
+TEST_P(TransportConformance, PiecesThatAreNotThePayloadsSizeCloseTheConnection) {
+  for (size_t bytes : {size_t{0}, size_t{100}, size_t{1} << 20}) {
+    Node server, client;
+    server.answer_message = [&](ConnectionId connection, std::string_view header, size_t payload_bytes) {
+      Landing landing = server.Place(connection, header, payload_bytes + 1);
+      return StatusOr<Landing>(std::move(landing));
+    };
+    server.Start(backend());
+    client.Start(backend());
+    StatusOr<ConnectionId> connection = client.Connect(server.transport().address());
+    ASSERT_TRUE(connection.ok()) << connection.status();
+    (void)client.Send(*connection, "bad", Pattern(bytes, 1));
+    EXPECT_EQ(client.AwaitClosed(*connection).code(), absl::StatusCode::kUnavailable);
+    const Status why = server.AwaitClosed(server.accepted()[0]);
+    EXPECT_EQ(why.code(), absl::StatusCode::kInternal);
+    EXPECT_THAT(std::string(why.message()), HasSubstr(absl::StrCat("for a payload of ", bytes, " bytes")));
+    ASSERT_EQ(server.messages().size(), 1u);
+    EXPECT_EQ(server.messages()[0].status.code(), absl::StatusCode::kInternal);
+  }
+}
+
 TEST_P(TransportConformance, CountersTellWhatPassed) {
   StartConnected();
   ASSERT_TRUE(client_.Send(to_server_, "a", Pattern(1000, 1)).ok());

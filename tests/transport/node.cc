@@ -126,7 +126,14 @@ Landing Node::Place(ConnectionId connection, std::string_view header, size_t pay
   const uint64_t token = ++last_token_;
   Open& open = open_[token];
   open = {connection, std::string(header), std::vector<std::byte>(payload_bytes)};
-  return Landing{.memory = absl::MakeSpan(open.memory), .token = token};
+  Landing landing{.token = token};
+  absl::Span<std::byte> rest = absl::MakeSpan(open.memory);
+  for (size_t i = 0; !piece_bytes.empty() && !rest.empty(); ++i) {
+    landing.memory.push_back(rest.subspan(0, piece_bytes[i % piece_bytes.size()]));
+    rest.remove_prefix(landing.memory.back().size());
+  }
+  landing.memory.push_back(rest);
+  return landing;
 }
 
 void Node::OnLanded(ConnectionId connection, uint64_t token, const Status& status) {

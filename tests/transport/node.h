@@ -27,6 +27,8 @@ class Node final : public Receiver {
       [](ConnectionId, std::string_view hello) { return absl::StrCat("welcome ", std::string(hello)); };
   std::function<StatusOr<Landing>(ConnectionId, std::string_view, size_t)> answer_message;
   bool keep_payloads = true;  // else only statuses and headers are kept
+  // Landings are cut into pieces of these sizes, in turn; empty: one piece.
+  std::vector<size_t> piece_bytes;
 
   // Starts listening on 127.0.0.1 unless options say otherwise. A test fails hard where this fails.
   void Start(std::string_view backend, TransportOptions options = {});

@@ -27,7 +27,7 @@ class Echo final : public Receiver {
     const uint64_t token = ++last_token_;
     Message& message = messages_[token];
     message = {std::string(header), std::vector<std::byte>(payload_bytes)};
-    return Landing{.memory = absl::MakeSpan(message.payload), .token = token};
+    return Landing{.memory = {absl::MakeSpan(message.payload)}, .token = token};
   }
 
   void OnLanded(ConnectionId connection, uint64_t token, const Status& status) override {
