@@ -15,7 +15,7 @@ namespace sluice {
 
 namespace {
 
-constexpr uint32_t kMagic = 0x314B4C53;  // "SLK1"
+constexpr uint32_t kMagic = 0x324B4C53;  // "SLK2"
 constexpr size_t kStatusMessageBytesMax = 4096;
 
 static_assert(std::endian::native == std::endian::little, "the wire is little-endian and so is the code");
@@ -94,9 +94,10 @@ StatusOr<Introduction> DecodeIntroduction(std::string_view body) {
   return introduction;
 }
 
-Mac ComputeMac(std::string_view key, ControlKind kind, const Nonce& challenge, const Introduction& introduction) {
-  std::string text = kind == ControlKind::kHello ? "sluice hello" : "sluice welcome";
-  text.append(challenge.data(), challenge.size());
+namespace {
+
+// `text`: the direction and what is answered, both of fixed size.
+Mac ComputeMac(std::string_view key, std::string text, const Introduction& introduction) {
   Introduction without_mac = introduction;
   without_mac.mac = {};
   text.append(Encode(without_mac));
@@ -107,6 +108,16 @@ Mac ComputeMac(std::string_view key, ControlKind kind, const Nonce& challenge, c
            text.size(), reinterpret_cast<unsigned char*>(mac.data()), &bytes);
   SLUICE_CHECK(result != nullptr && bytes == mac.size(), "HMAC-SHA256 gives 32 bytes");
   return mac;
+}
+
+}  // namespace
+
+Mac HelloMac(std::string_view key, const Nonce& challenge, const Introduction& hello) {
+  return ComputeMac(key, "sluice hello" + std::string(challenge.data(), challenge.size()), hello);
+}
+
+Mac WelcomeMac(std::string_view key, const Mac& hello_mac, const Introduction& welcome) {
+  return ComputeMac(key, "sluice welcome" + std::string(hello_mac.data(), hello_mac.size()), welcome);
 }
 
 bool MacsEqual(const Mac& a, const Mac& b) { return CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0; }

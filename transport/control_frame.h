@@ -1,5 +1,5 @@
 // What two ends of a connection tell each other beside messages: who they are, that they live, that they go. Frames on
-// a TCP stream: 16 bytes of header (magic "SLK1", kind, three zero bytes, body bytes, CRC32C over the 12 bytes before
+// a TCP stream: 16 bytes of header (magic "SLK2", kind, three zero bytes, body bytes, CRC32C over the 12 bytes before
 // and the body), then the body. Everything is little-endian, bounded and checked before it is used or allocated.
 #pragma once
 
@@ -64,8 +64,10 @@ inline constexpr size_t kIntroductionFixedBytes = sizeof(Nonce) + sizeof(Mac) + 
 
 std::string Encode(const Introduction& introduction);
 StatusOr<Introduction> DecodeIntroduction(std::string_view body);
-// HMAC-SHA256 over everything but the MAC itself, bound to the direction and to the challenge that it answers.
-Mac ComputeMac(std::string_view key, ControlKind kind, const Nonce& challenge, const Introduction& introduction);
+// HMAC-SHA256 over everything but the MAC itself, bound to the direction and to what it answers, so that neither can be
+// used again: a hello answers the challenge, a welcome the hello's MAC, and with it the nonces of both ends.
+Mac HelloMac(std::string_view key, const Nonce& challenge, const Introduction& hello);
+Mac WelcomeMac(std::string_view key, const Mac& hello_mac, const Introduction& welcome);
 bool MacsEqual(const Mac& a, const Mac& b);  // in constant time
 Nonce RandomNonce();
 uint64_t RandomSecret();

@@ -114,7 +114,9 @@ Status UcxConnection::HandleChallenge(const ControlFrame& frame) {
         absl::StrCat("challenge of ", frame.body.size(), " bytes, must be ", challenge_.size()));
   std::copy(frame.body.begin(), frame.body.end(), challenge_.begin());
   SLUICE_RETURN_IF_ERROR(CreateEndpoint());
-  SLUICE_RETURN_IF_ERROR(channel_->Send(ControlKind::kHello, Introduce(ControlKind::kHello, std::move(hello_))));
+  Introduction hello = Introduce(std::move(hello_));
+  hello.mac = hello_mac_ = HelloMac(shared_->options.auth_key, challenge_, hello);
+  SLUICE_RETURN_IF_ERROR(channel_->Send(ControlKind::kHello, Encode(hello)));
   state_ = State::kAwaitWelcome;
   return absl::OkStatus();
 }
@@ -122,7 +124,7 @@ Status UcxConnection::HandleChallenge(const ControlFrame& frame) {
 Status UcxConnection::HandleHello(const ControlFrame& frame) {
   SLUICE_ASSIGN_OR_RETURN(const Introduction peer, DecodeIntroduction(frame.body));
   const TransportOptions& options = shared_->options;
-  if (!MacsEqual(peer.mac, ComputeMac(options.auth_key, ControlKind::kHello, challenge_, peer))) {
+  if (!MacsEqual(peer.mac, HelloMac(options.auth_key, challenge_, peer))) {
     Refuse(absl::UnauthenticatedError("the peers do not have the same key"));
     return absl::OkStatus();
   }
@@ -151,12 +153,14 @@ Status UcxConnection::HandleHello(const ControlFrame& frame) {
     (void)channel_->Send(ControlKind::kRefusal, EncodeStatus(ready));
     return ready;
   }
-  return channel_->Send(ControlKind::kWelcome, Introduce(ControlKind::kWelcome, *std::move(reply)));
+  Introduction welcome = Introduce(*std::move(reply));
+  welcome.mac = WelcomeMac(options.auth_key, peer.mac, welcome);
+  return channel_->Send(ControlKind::kWelcome, Encode(welcome));
 }
 
 Status UcxConnection::HandleWelcome(const ControlFrame& frame) {
   SLUICE_ASSIGN_OR_RETURN(Introduction peer, DecodeIntroduction(frame.body));
-  if (!MacsEqual(peer.mac, ComputeMac(shared_->options.auth_key, ControlKind::kWelcome, challenge_, peer)))
+  if (!MacsEqual(peer.mac, WelcomeMac(shared_->options.auth_key, hello_mac_, peer)))
     return absl::UnauthenticatedError("the peers do not have the same key");
   words_ = std::move(peer.words);
   state_ = State::kAwaitProbe;
@@ -192,13 +196,11 @@ Status UcxConnection::CreateEndpoint() {
   return absl::OkStatus();
 }
 
-std::string UcxConnection::Introduce(ControlKind kind, std::string words) {
-  Introduction own{.nonce = RandomNonce(),
-                   .secret = secret_,
-                   .worker_address = endpoint_->worker_address(),
-                   .words = std::move(words)};
-  own.mac = ComputeMac(shared_->options.auth_key, kind, challenge_, own);
-  return Encode(own);
+Introduction UcxConnection::Introduce(std::string words) const {
+  return {.nonce = RandomNonce(),
+          .secret = secret_,
+          .worker_address = endpoint_->worker_address(),
+          .words = std::move(words)};
 }
 
 void UcxConnection::Refuse(const Status& why) {

@@ -84,7 +84,7 @@ class UcxConnection final : public UcxEndpoint::Handler {
   Status CreateEndpoint();
   Status OpenAccepted();
   SteadyTime KeepAlive(SteadyTime now);
-  std::string Introduce(ControlKind kind, std::string words);
+  Introduction Introduce(std::string words) const;
   void Refuse(const Status& why);
   void Admit();
 
@@ -100,6 +100,7 @@ class UcxConnection final : public UcxEndpoint::Handler {
   std::string hello_;
   ConnectDone connect_done_;
   Nonce challenge_ = {};
+  Mac hello_mac_ = {};  // connecting side: what the welcome has to answer
   uint64_t secret_ = 0;
   std::string words_;         // the peer's reply
   std::string peer_address_;  // of its worker

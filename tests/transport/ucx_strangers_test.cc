@@ -1,14 +1,17 @@
 // The ports of the UCX transport and those who have no business there, such as garbage.
 #include <dirent.h>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstring>
 #include <fstream>
 #include <set>
 #include <sstream>
+#include <thread>
 
 #include "common/rng.h"
 #include "gmock/gmock.h"
@@ -30,6 +33,7 @@ class Stranger {
     connected_ = connect(fd_.get(), reinterpret_cast<const sockaddr*>(&to->storage), to->bytes) == 0;
   }
   bool connected() const { return connected_; }
+  int fd() const { return fd_.get(); }
   void Say(std::string_view bytes) { (void)!send(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL); }
   // Reads until the other side closes; false if it has not within a minute.
   bool AwaitClosed() {
@@ -44,6 +48,63 @@ class Stranger {
  private:
   UniqueFd fd_;
   bool connected_ = false;
+};
+
+// Stands between a connecting process and a listener. Passes everything on and keeps what the listener said; later it
+// says the same to whoever connects, without the listener. One connection at a time.
+class Eavesdropper {
+ public:
+  explicit Eavesdropper(std::string listener) : to_(std::move(listener)) {
+    StatusOr<UniqueFd> fd = Listen(*SocketAddress::Parse("127.0.0.1:0", false));
+    SLUICE_CHECK(fd.ok());
+    listener_ = *std::move(fd);
+    fcntl(listener_.get(), F_SETFL, 0);
+    thread_ = std::thread([this] {
+      for (;;) {
+        const UniqueFd client(accept(listener_.get(), nullptr, nullptr));
+        if (!client.ok() || stop_) return;
+        replay_ ? Replay(client.get()) : Relay(client.get());
+      }
+    });
+  }
+  ~Eavesdropper() {
+    stop_ = true;
+    shutdown(listener_.get(), SHUT_RDWR);
+    thread_.join();
+  }
+  std::string address() const { return SocketAddress::Local(listener_.get())->ToString(); }
+  void ReplayFromNowOn() { replay_ = true; }
+
+ private:
+  void Relay(int client) {
+    Stranger server(to_);
+    char buffer[65536];
+    for (;;) {
+      pollfd readable[2] = {{.fd = client, .events = POLLIN}, {.fd = server.fd(), .events = POLLIN}};
+      if (stop_ || replay_ || poll(readable, 2, 20) < 0) return;
+      for (int side : {0, 1}) {
+        if ((readable[side].revents & (POLLIN | POLLHUP)) == 0) continue;
+        const ssize_t bytes = recv(readable[side].fd, buffer, sizeof(buffer), 0);
+        if (bytes <= 0) return;
+        if (side == 1) said_.append(buffer, static_cast<size_t>(bytes));
+        (void)!send(readable[1 - side].fd, buffer, static_cast<size_t>(bytes), MSG_NOSIGNAL);
+      }
+    }
+  }
+  void Replay(int client) {
+    (void)!send(client, said_.data(), said_.size(), MSG_NOSIGNAL);
+    char buffer[65536];
+    pollfd readable = {.fd = client, .events = POLLIN};
+    while (!stop_ && poll(&readable, 1, 20) >= 0) {
+      if (readable.revents != 0 && recv(client, buffer, sizeof(buffer), 0) <= 0) return;
+    }
+  }
+
+  const std::string to_;
+  UniqueFd listener_;
+  std::atomic<bool> stop_{false}, replay_{false};
+  std::string said_;  // of the thread
+  std::thread thread_;
 };
 
 // Every TCP port that this process listens on, UCX's own included.
@@ -119,7 +180,7 @@ TEST_F(UcxStrangers, FramesThatLieAreAnsweredByClosing) {
   std::string wrong_crc = hello;
   wrong_crc.back() ^= 1;
   std::string wrong_version = hello;
-  wrong_version[3] = '2';
+  wrong_version[3] = '1';
   const std::string wrong_kind = EncodeControlFrame(static_cast<ControlKind>(77), "");
   const std::string out_of_place = EncodeControlFrame(ControlKind::kWelcome, "");
   Introduction liar{.words = "hello"};
@@ -143,11 +204,22 @@ TEST_F(UcxStrangers, AHelloWithoutTheKeyIsRefusedBeforeTheReceiverHearsOfIt) {
 
 TEST_F(UcxStrangers, AReplayedHelloIsRefused) {
   Introduction hello{.secret = 5, .worker_address = "anything", .words = "hello"};
-  hello.mac = ComputeMac("the key", ControlKind::kHello, /*challenge=*/Nonce{}, hello);
+  hello.mac = HelloMac("the key", /*challenge=*/Nonce{}, hello);
   Stranger stranger(address());
   stranger.Say(EncodeControlFrame(ControlKind::kHello, Encode(hello)));
   EXPECT_TRUE(stranger.AwaitClosed());
   EXPECT_EQ(server_.accepted().size(), 1u);
+}
+
+// Whoever has seen a handshake knows a challenge and the welcome that went with it, but not the key.
+TEST_F(UcxStrangers, AReplayedWelcomeIsRefused) {
+  Eavesdropper between(address());
+  Node victim;
+  victim.Start("ucx", {.auth_key = "the key"});
+  ASSERT_TRUE(victim.Connect(between.address()).ok());
+  between.ReplayFromNowOn();
+  const Status status = victim.Connect(between.address(), "hello", absl::Seconds(5)).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnauthenticated) << status;
 }
 
 TEST_F(UcxStrangers, TruncatedFramesTimeOut) {
