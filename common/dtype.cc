@@ -57,4 +57,29 @@ uint16_t F32ToF16(float value) {
   return static_cast<uint16_t>(sign | (rounded >= 0x7C00u ? 0x7BFFu : rounded));
 }
 
+float E4m3ToF32(uint8_t code) {
+  const uint32_t sign = static_cast<uint32_t>(code & 0x80u) << 24;
+  const uint32_t exponent = (code >> 3) & 0xFu;
+  const uint32_t mantissa = code & 7u;
+  if ((code & 0x7Fu) == 0x7Fu) return std::bit_cast<float>(0x7FC00000u);
+  if (exponent == 0) {
+    const float magnitude = static_cast<float>(mantissa) * 0x1.0p-9f;
+    return sign ? -magnitude : magnitude;
+  }
+  return std::bit_cast<float>(sign | ((exponent + 120u) << 23) | (mantissa << 20));
+}
+
+uint8_t F32ToE4m3(float value) {
+  const uint32_t bits = std::bit_cast<uint32_t>(value);
+  const uint8_t sign = static_cast<uint8_t>((bits >> 24) & 0x80u);
+  const uint32_t magnitude = bits & 0x7FFFFFFFu;
+  if (magnitude > 0x7F800000u) return 0x7F;
+  if (magnitude < 0x3C800000u) {  // below 2^-6 the step is 2^-9
+    const float steps = std::nearbyint(std::bit_cast<float>(magnitude) * 0x1.0p9f);
+    return static_cast<uint8_t>(sign | static_cast<uint8_t>(steps));
+  }
+  const uint32_t rounded = (magnitude - 0x3C000000u + 0x7FFFFu + ((magnitude >> 20) & 1u)) >> 20;
+  return static_cast<uint8_t>(sign | (rounded > 0x7Eu ? 0x7Eu : rounded));
+}
+
 }  // namespace sluice

@@ -1,4 +1,4 @@
-// Element and block types of tensors, and exact conversions between f32 and the 16-bit formats.
+// Element and block types of tensors, and exact conversions between f32 and the shorter formats.
 #pragma once
 
 #include <bit>
@@ -35,5 +35,11 @@ uint16_t F32ToBf16(float value);
 float F16ToF32(uint16_t bits);
 // To nearest, ties to even, subnormals kept; finite values beyond the range saturate to 7BFF; NaN becomes 7E00.
 uint16_t F32ToF16(float value);
+
+// E4M3 ("FN"): bias 7, no infinities, NaN only 7F and FF, largest 448.
+float E4m3ToF32(uint8_t code);
+// To nearest, ties to even, subnormals kept; everything beyond the range, infinities too, saturates to 448; NaN becomes
+// 7F.
+uint8_t F32ToE4m3(float value);
 
 }  // namespace sluice

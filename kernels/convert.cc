@@ -3,13 +3,9 @@
 #include <cstring>
 
 #include "common/status.h"
-#include "kernels/portable_kernels.h"
+#include "kernels/simd_kernels.h"
 
 namespace sluice {
-
-void F32ToBf16RowPortable(const float* x, int64_t size, uint16_t* out) {
-  for (int64_t i = 0; i < size; ++i) out[i] = F32ToBf16(x[i]);
-}
 
 void ConvertRow(const float* x, int64_t size, DType type, void* out) {
   if (type == DType::kF32) {
@@ -17,7 +13,7 @@ void ConvertRow(const float* x, int64_t size, DType type, void* out) {
     return;
   }
   SLUICE_CHECK(type == DType::kBf16, "no conversion to ", Traits(type).name.data());
-  ActiveKernels().f32_to_bf16_row(x, size, static_cast<uint16_t*>(out));
+  ActiveKernels().codec.to_bf16(x, size, static_cast<uint16_t*>(out));
 }
 
 }  // namespace sluice

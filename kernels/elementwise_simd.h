@@ -1,4 +1,4 @@
-// RMS norm, rotary embedding, SiLU and KV row conversion, written over lanes L.
+// RMS norm, rotary embedding and SiLU, written over lanes L.
 #pragma once
 
 #include "kernels/exp_simd.h"
@@ -70,18 +70,6 @@ void SiluMulRow(const float* gate, const float* up, int64_t size, float* out) {
     const F g = L::LoadFirst(gate + i, n);
     const F denominator = L::Add(L::Set(1.0f), Exp<L>(L::Sub(L::Zero(), g)));
     L::StoreFirst(out + i, n, L::Mul(L::Div(g, denominator), L::LoadFirst(up + i, n)));
-  }
-}
-
-template <class L>
-void F32ToBf16Row(const float* x, int64_t size, uint16_t* out) {
-  constexpr int kW = L::kWidth;
-  int64_t i = 0;
-  for (; i + kW <= size; i += kW) L::StoreBf16(out + i, L::Load(x + i));
-  if (i < size) {
-    uint16_t last[kW];
-    L::StoreBf16(last, L::LoadFirst(x + i, static_cast<int>(size - i)));
-    for (int k = 0; i < size; ++i, ++k) out[i] = last[k];
   }
 }
 

@@ -1,11 +1,12 @@
 // Eight lanes of AVX2 with FMA, and every kernel that is written over lanes, compiled for them.
 #include "kernels/simd_kernels.h"
 
-#if defined(__AVX2__) && defined(__FMA__)
+#if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
 
 #include <immintrin.h>
 
 #include "kernels/attention_simd.h"
+#include "kernels/codec_simd.h"
 #include "kernels/elementwise_simd.h"
 
 namespace sluice {
@@ -69,6 +70,107 @@ struct Avx2 {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_castsi256_si128(packed));
   }
 
+  static F LoadF16(const uint16_t* p) { return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))); }
+  // As F32ToF16 of common/dtype.h: the instruction would make infinities of large finite values.
+  static void StoreF16(uint16_t* p, F x) {
+    const F infinity = Set(__builtin_inff());
+    const F magnitude = _mm256_andnot_ps(Set(-0.0f), x);
+    F c = Max(Min(x, Set(65504.0f)), Set(-65504.0f));
+    c = _mm256_blendv_ps(c, x, _mm256_cmp_ps(magnitude, infinity, _CMP_EQ_OQ));
+    c = _mm256_blendv_ps(c, Set(__builtin_nanf("")), _mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(c, _MM_FROUND_TO_NEAREST_INT));
+  }
+
+  // The low bytes of eight words.
+  static void StoreLowBytes(void* p, __m256i x) {
+    const __m256i bytes =
+        _mm256_shuffle_epi8(x, _mm256_setr_epi8(0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, 0, 4, 8,
+                                                12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1));
+    const __m128i both = _mm_unpacklo_epi32(_mm256_castsi256_si128(bytes), _mm256_extracti128_si256(bytes, 1));
+    _mm_storel_epi64(static_cast<__m128i*>(p), both);
+  }
+  static __m128i LoadBytes(const void* p) { return _mm_loadl_epi64(static_cast<const __m128i*>(p)); }
+
+  static F LoadInt8(const int8_t* p) { return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(LoadBytes(p))); }
+  static void StoreInt8(int8_t* p, F x) { StoreLowBytes(p, _mm256_cvtps_epi32(x)); }
+
+  // Codes are the upper bits of an f16 2^8 times smaller, but for those of NaN.
+  static F LoadFp8(const uint8_t* p) {
+    const __m128i codes = _mm_cvtepu8_epi16(LoadBytes(p));
+    const __m128i magnitude = _mm_and_si128(codes, _mm_set1_epi16(0x7f));
+    const __m128i nan = _mm_and_si128(_mm_cmpeq_epi16(magnitude, _mm_set1_epi16(0x7f)), _mm_set1_epi16(0x7c00));
+    const __m128i sign = _mm_and_si128(_mm_slli_epi16(codes, 8), _mm_set1_epi16(INT16_MIN));
+    const __m128i half = _mm_or_si128(_mm_or_si128(_mm_slli_epi16(magnitude, 7), nan), sign);
+    return Mul(_mm256_cvtph_ps(half), Set(256.0f));
+  }
+  // As F32ToE4m3 of common/dtype.h. Adding 2^14 rounds to multiples of 2^-9, the step of the subnormal codes.
+  static void StoreFp8(uint8_t* p, F x) {
+    const __m256i bits = _mm256_castps_si256(x);
+    const __m256i magnitude = _mm256_and_si256(bits, _mm256_set1_epi32(INT32_MAX));
+    const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(magnitude, 20), _mm256_set1_epi32(1));
+    const __m256i up = _mm256_add_epi32(_mm256_add_epi32(magnitude, odd), _mm256_set1_epi32(0x7ffff - 0x3c000000));
+    const __m256i normal = _mm256_min_epi32(_mm256_srai_epi32(up, 20), _mm256_set1_epi32(0x7e));
+    const F steps = Add(_mm256_castsi256_ps(magnitude), Set(0x1p14f));
+    const __m256i tiny = _mm256_sub_epi32(_mm256_castps_si256(steps), _mm256_set1_epi32(0x46800000));
+    const __m256i is_tiny = _mm256_cmpgt_epi32(_mm256_set1_epi32(0x3c800000), magnitude);
+    __m256i code = _mm256_blendv_epi8(normal, tiny, is_tiny);
+    code = _mm256_or_si256(code, _mm256_and_si256(_mm256_srli_epi32(bits, 24), _mm256_set1_epi32(0x80)));
+    const __m256i nan = _mm256_cmpgt_epi32(magnitude, _mm256_set1_epi32(0x7f800000));
+    StoreLowBytes(p, _mm256_blendv_epi8(code, _mm256_set1_epi32(0x7f), nan));
+  }
+
+  static void LoadNibbles(const uint8_t* p, F* low, F* high) {
+    const __m256i bytes = _mm256_cvtepu8_epi32(LoadBytes(p));
+    const __m256i eight = _mm256_set1_epi32(8);
+    *low = _mm256_cvtepi32_ps(_mm256_sub_epi32(_mm256_and_si256(bytes, _mm256_set1_epi32(15)), eight));
+    *high = _mm256_cvtepi32_ps(_mm256_sub_epi32(_mm256_srli_epi32(bytes, 4), eight));
+  }
+  // Each rounded to a whole number of [-8, 7].
+  static void StoreNibbles(uint8_t* p, F low, F high) {
+    const auto nibble = [](F x) {
+      const F bounded = Min(Max(x, Set(-8.0f)), Set(7.0f));
+      return _mm256_add_epi32(_mm256_cvtps_epi32(bounded), _mm256_set1_epi32(8));
+    };
+    StoreLowBytes(p, _mm256_or_si256(nibble(low), _mm256_slli_epi32(nibble(high), 4)));
+  }
+
+  // Largest magnitudes as bits, of floats and of 16-bit floats in pairs.
+  static F MaxMagnitude(F max, F x) {
+    const __m256i magnitude = _mm256_and_si256(_mm256_castps_si256(x), _mm256_set1_epi32(INT32_MAX));
+    return _mm256_castsi256_ps(_mm256_max_epi32(_mm256_castps_si256(max), magnitude));
+  }
+  static uint32_t ReduceMaxBits(F x) {
+    const __m256i all = _mm256_castps_si256(x);
+    __m128i s = _mm_max_epi32(_mm256_castsi256_si128(all), _mm256_extracti128_si256(all, 1));
+    s = _mm_max_epi32(s, _mm_shuffle_epi32(s, 0x4e));
+    s = _mm_max_epi32(s, _mm_shuffle_epi32(s, 0xb1));
+    return static_cast<uint32_t>(_mm_cvtsi128_si32(s));
+  }
+  static uint32_t WhereMagnitude(F x, uint32_t bits) {
+    const __m256i magnitude = _mm256_and_si256(_mm256_castps_si256(x), _mm256_set1_epi32(INT32_MAX));
+    const __m256i equal = _mm256_cmpeq_epi32(magnitude, _mm256_set1_epi32(static_cast<int>(bits)));
+    return static_cast<uint32_t>(_mm256_movemask_ps(_mm256_castsi256_ps(equal)));
+  }
+  static F MaxMagnitude16(F max, F x) {
+    const __m256i magnitude = _mm256_and_si256(_mm256_castps_si256(x), _mm256_set1_epi16(INT16_MAX));
+    return _mm256_castsi256_ps(_mm256_max_epi16(_mm256_castps_si256(max), magnitude));
+  }
+  static uint32_t ReduceMaxPairs(F x) {
+    const __m256i all = _mm256_castps_si256(x);
+    __m128i s = _mm_max_epi16(_mm256_castsi256_si128(all), _mm256_extracti128_si256(all, 1));
+    s = _mm_max_epi16(s, _mm_shuffle_epi32(s, 0x4e));
+    s = _mm_max_epi16(s, _mm_shuffle_epi32(s, 0xb1));
+    return static_cast<uint32_t>(_mm_cvtsi128_si32(s));
+  }
+
+  // Walsh-Hadamard stages 1, 2 and 4: the lane that is h away plus or minus the own, a product with 1 or -1 being
+  // exact.
+  static F RotateWithin(F x) {
+    x = Fma(x, _mm256_setr_ps(1, -1, 1, -1, 1, -1, 1, -1), _mm256_permute_ps(x, 0xb1));
+    x = Fma(x, _mm256_setr_ps(1, 1, -1, -1, 1, 1, -1, -1), _mm256_permute_ps(x, 0x4e));
+    return Fma(x, _mm256_setr_ps(1, 1, 1, 1, -1, -1, -1, -1), _mm256_permute2f128_ps(x, x, 0x01));
+  }
+
   static F SwapPairs(F x) { return _mm256_permute_ps(x, 0xb1); }
   static F ScaleByPowerOfTwo(F x, F n) {
     const __m256i exponent = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
@@ -111,7 +213,7 @@ struct Avx2 {
 };
 
 constexpr SimdKernels kKernels = {AttendSpan<Avx2>, MergeSpan<Avx2>,  RmsNormRow<Avx2>,
-                                  RopeHead<Avx2>,   SiluMulRow<Avx2>, F32ToBf16Row<Avx2>};
+                                  RopeHead<Avx2>,   SiluMulRow<Avx2>, CodecKernelsOf<Avx2>()};
 
 }  // namespace
 

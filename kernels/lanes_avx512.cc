@@ -6,6 +6,7 @@
 #include <immintrin.h>
 
 #include "kernels/attention_simd.h"
+#include "kernels/codec_simd.h"
 #include "kernels/elementwise_simd.h"
 
 namespace sluice {
@@ -64,6 +65,107 @@ struct Avx512 {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(r));
   }
 
+  static F LoadF16(const uint16_t* p) {
+    return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+  }
+  // As F32ToF16 of common/dtype.h: the instruction would make infinities of large finite values.
+  static void StoreF16(uint16_t* p, F x) {
+    const F bounded = Max(Min(x, Set(65504.0f)), Set(-65504.0f));
+    const F magnitude = _mm512_abs_ps(x);
+    F c = _mm512_mask_mov_ps(bounded, _mm512_cmp_ps_mask(magnitude, Set(__builtin_inff()), _CMP_EQ_OQ), x);
+    c = _mm512_mask_mov_ps(c, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), Set(__builtin_nanf("")));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtps_ph(c, _MM_FROUND_TO_NEAREST_INT));
+  }
+
+  static void StoreLowBytes(void* p, __m512i x) { _mm_storeu_si128(static_cast<__m128i*>(p), _mm512_cvtepi32_epi8(x)); }
+  static __m128i LoadBytes(const void* p) { return _mm_loadu_si128(static_cast<const __m128i*>(p)); }
+
+  static F LoadInt8(const int8_t* p) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(LoadBytes(p))); }
+  static void StoreInt8(int8_t* p, F x) { StoreLowBytes(p, _mm512_cvtps_epi32(x)); }
+
+  // Codes are the upper bits of an f16 2^8 times smaller, but for those of NaN.
+  static F LoadFp8(const uint8_t* p) {
+    const __m256i codes = _mm256_cvtepu8_epi16(LoadBytes(p));
+    const __m256i magnitude = _mm256_and_si256(codes, _mm256_set1_epi16(0x7f));
+    const __m256i sign = _mm256_and_si256(_mm256_slli_epi16(codes, 8), _mm256_set1_epi16(INT16_MIN));
+    const __m256i finite = _mm256_or_si256(_mm256_slli_epi16(magnitude, 7), sign);
+    const __mmask16 nan = _mm256_cmpeq_epi16_mask(magnitude, _mm256_set1_epi16(0x7f));
+    return Mul(_mm512_cvtph_ps(_mm256_mask_mov_epi16(finite, nan, _mm256_set1_epi16(0x7e00))), Set(256.0f));
+  }
+  // As F32ToE4m3 of common/dtype.h. Adding 2^14 rounds to multiples of 2^-9, the step of the subnormal codes.
+  static void StoreFp8(uint8_t* p, F x) {
+    const __m512i bits = _mm512_castps_si512(x);
+    const __m512i magnitude = _mm512_and_si512(bits, _mm512_set1_epi32(INT32_MAX));
+    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(magnitude, 20), _mm512_set1_epi32(1));
+    const __m512i up = _mm512_add_epi32(_mm512_add_epi32(magnitude, odd), _mm512_set1_epi32(0x7ffff - 0x3c000000));
+    const __m512i normal = _mm512_min_epi32(_mm512_srai_epi32(up, 20), _mm512_set1_epi32(0x7e));
+    const F steps = Add(_mm512_castsi512_ps(magnitude), Set(0x1p14f));
+    const __m512i tiny = _mm512_sub_epi32(_mm512_castps_si512(steps), _mm512_set1_epi32(0x46800000));
+    const __mmask16 is_tiny = _mm512_cmplt_epi32_mask(magnitude, _mm512_set1_epi32(0x3c800000));
+    __m512i code = _mm512_mask_mov_epi32(normal, is_tiny, tiny);
+    code = _mm512_or_si512(code, _mm512_and_si512(_mm512_srli_epi32(bits, 24), _mm512_set1_epi32(0x80)));
+    const __mmask16 nan = _mm512_cmpgt_epi32_mask(magnitude, _mm512_set1_epi32(0x7f800000));
+    StoreLowBytes(p, _mm512_mask_mov_epi32(code, nan, _mm512_set1_epi32(0x7f)));
+  }
+
+  static void LoadNibbles(const uint8_t* p, F* low, F* high) {
+    const __m512i bytes = _mm512_cvtepu8_epi32(LoadBytes(p));
+    const __m512i eight = _mm512_set1_epi32(8);
+    *low = _mm512_cvtepi32_ps(_mm512_sub_epi32(_mm512_and_si512(bytes, _mm512_set1_epi32(15)), eight));
+    *high = _mm512_cvtepi32_ps(_mm512_sub_epi32(_mm512_srli_epi32(bytes, 4), eight));
+  }
+  // Each rounded to a whole number of [-8, 7].
+  static void StoreNibbles(uint8_t* p, F low, F high) {
+    const auto nibble = [](F x) {
+      const F bounded = Min(Max(x, Set(-8.0f)), Set(7.0f));
+      return _mm512_add_epi32(_mm512_cvtps_epi32(bounded), _mm512_set1_epi32(8));
+    };
+    StoreLowBytes(p, _mm512_or_si512(nibble(low), _mm512_slli_epi32(nibble(high), 4)));
+  }
+
+  // Largest magnitudes as bits, of floats and of 16-bit floats in pairs.
+  static F MaxMagnitude(F max, F x) {
+    const __m512i magnitude = _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(INT32_MAX));
+    return _mm512_castsi512_ps(_mm512_max_epi32(_mm512_castps_si512(max), magnitude));
+  }
+  static uint32_t ReduceMaxBits(F x) {
+    const __m512i all = _mm512_castps_si512(x);
+    const __m256i h = _mm256_max_epi32(_mm512_castsi512_si256(all), _mm512_extracti64x4_epi64(all, 1));
+    __m128i s = _mm_max_epi32(_mm256_castsi256_si128(h), _mm256_extracti128_si256(h, 1));
+    s = _mm_max_epi32(s, _mm_shuffle_epi32(s, 0x4e));
+    s = _mm_max_epi32(s, _mm_shuffle_epi32(s, 0xb1));
+    return static_cast<uint32_t>(_mm_cvtsi128_si32(s));
+  }
+  static uint32_t WhereMagnitude(F x, uint32_t bits) {
+    const __m512i magnitude = _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(INT32_MAX));
+    return _mm512_cmpeq_epi32_mask(magnitude, _mm512_set1_epi32(static_cast<int>(bits)));
+  }
+  static F MaxMagnitude16(F max, F x) {
+    const __m512i magnitude = _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi16(INT16_MAX));
+    return _mm512_castsi512_ps(_mm512_max_epi16(_mm512_castps_si512(max), magnitude));
+  }
+  static uint32_t ReduceMaxPairs(F x) {
+    const __m512i all = _mm512_castps_si512(x);
+    const __m256i h = _mm256_max_epi16(_mm512_castsi512_si256(all), _mm512_extracti64x4_epi64(all, 1));
+    __m128i s = _mm_max_epi16(_mm256_castsi256_si128(h), _mm256_extracti128_si256(h, 1));
+    s = _mm_max_epi16(s, _mm_shuffle_epi32(s, 0x4e));
+    s = _mm_max_epi16(s, _mm_shuffle_epi32(s, 0xb1));
+    return static_cast<uint32_t>(_mm_cvtsi128_si32(s));
+  }
+
+  // Walsh-Hadamard stages 1, 2, 4 and 8: the lane that is h away plus or minus the own, a product with 1 or -1 being
+  // exact.
+  static F RotateWithin(F x) {
+    const F signs1 = _mm512_setr_ps(1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1);
+    const F signs2 = _mm512_setr_ps(1, 1, -1, -1, 1, 1, -1, -1, 1, 1, -1, -1, 1, 1, -1, -1);
+    const F signs4 = _mm512_setr_ps(1, 1, 1, 1, -1, -1, -1, -1, 1, 1, 1, 1, -1, -1, -1, -1);
+    const F signs8 = _mm512_setr_ps(1, 1, 1, 1, 1, 1, 1, 1, -1, -1, -1, -1, -1, -1, -1, -1);
+    x = Fma(x, signs1, _mm512_permute_ps(x, 0xb1));
+    x = Fma(x, signs2, _mm512_permute_ps(x, 0x4e));
+    x = Fma(x, signs4, _mm512_shuffle_f32x4(x, x, 0xb1));
+    return Fma(x, signs8, _mm512_shuffle_f32x4(x, x, 0x4e));
+  }
+
   static F SwapPairs(F x) { return _mm512_permute_ps(x, 0xb1); }
   static F ScaleByPowerOfTwo(F x, F n) { return _mm512_scalef_ps(x, n); }
   static F ZeroWhereLess(F x, F a, F b) {
@@ -115,7 +217,7 @@ struct Avx512 {
 };
 
 constexpr SimdKernels kKernels = {AttendSpan<Avx512>, MergeSpan<Avx512>,  RmsNormRow<Avx512>,
-                                  RopeHead<Avx512>,   SiluMulRow<Avx512>, F32ToBf16Row<Avx512>};
+                                  RopeHead<Avx512>,   SiluMulRow<Avx512>, CodecKernelsOf<Avx512>()};
 
 }  // namespace
 

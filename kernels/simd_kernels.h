@@ -1,5 +1,5 @@
 // The kernels that are written once over vector lanes and compiled once per instruction set: attention over a span of
-// keys, RMS norm, rotary embedding, SiLU, conversion of KV rows. Each has a plain reference in its own stem's .cc,
+// keys, RMS norm, rotary embedding, SiLU, the codecs of KV rows. Each has a plain reference in its own stem's .cc,
 // which is the portable entry of this table.
 //
 // This header is included by the files that are compiled for one instruction set, so it includes nothing with inline
@@ -8,6 +8,8 @@
 
 #include <stddef.h>
 #include <stdint.h>
+
+#include "kernels/codec_kernels.h"
 
 namespace sluice {
 
@@ -55,7 +57,7 @@ struct SimdKernels {
   void (*rms_norm_row)(const float* x, const float* weight, int64_t size, float eps, float* out);
   void (*rope_head)(float* x, const float* cos, const float* sin, int head_dim, bool interleaved);
   void (*silu_mul_row)(const float* gate, const float* up, int64_t size, float* out);
-  void (*f32_to_bf16_row)(const float* x, int64_t size, uint16_t* out);
+  CodecKernels codec;
 };
 
 // Null where the program was built for a machine without the instructions.

@@ -8,7 +8,8 @@
 namespace sluice {
 
 absl::Span<const KvCodecInfo> KvCodecs() {
-  static const KvCodecInfo codecs[] = {kF32Codec, kBf16Codec};
+  static const KvCodecInfo codecs[] = {kF32Codec,  kBf16Codec, kF16Codec,   kFp8Codec,
+                                       kInt8Codec, kInt4Codec, kMlaFp8Codec};
   return codecs;
 }
 

@@ -49,6 +49,8 @@ struct KvCodecInfo {
   // The inverse, rotated back. Poisoned rows come out as NaN.
   void (*decode)(const KvRowShape& shape, const std::byte* codes, const std::byte* scales, int64_t rows, float* x,
                  int64_t stride);
+  // Rows that an encoder counted as nonfinite, found in its bytes.
+  int64_t (*count_nonfinite)(const KvRowShape& shape, const std::byte* codes, const std::byte* scales, int64_t rows);
 };
 
 absl::Span<const KvCodecInfo> KvCodecs();  // in the order of the enum

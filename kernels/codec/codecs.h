@@ -7,5 +7,10 @@ namespace sluice {
 
 extern const KvCodecInfo kF32Codec;
 extern const KvCodecInfo kBf16Codec;
+extern const KvCodecInfo kF16Codec;
+extern const KvCodecInfo kFp8Codec;
+extern const KvCodecInfo kInt8Codec;
+extern const KvCodecInfo kInt4Codec;
+extern const KvCodecInfo kMlaFp8Codec;
 
 }  // namespace sluice

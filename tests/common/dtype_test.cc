@@ -30,6 +30,15 @@ TEST(Dtype, RoundsToTheNearest16BitValue) {
   }
 }
 
+TEST(Dtype, RoundsToTheNearestE4m3Value) {
+  for (int i = 0; i < 4000; ++i) {
+    const float v = std::ldexp(static_cast<float>(1000 + i), i % 21 - 21) * (i % 2 == 0 ? 1.0f : -1.0f);
+    const auto decode = [](uint16_t code) { return E4m3ToF32(static_cast<uint8_t>(code)); };
+    const uint16_t nearest = NearestByScan(v, decode, 0x7E);
+    EXPECT_EQ(F32ToE4m3(v), (nearest & 0x7F) | (std::signbit(v) ? 0x80 : 0)) << v;
+  }
+}
+
 TEST(Dtype, EveryFinite16BitValueSurvivesARoundTrip) {
   for (uint32_t code = 0; code < 0x10000; ++code) {
     const uint16_t bits = static_cast<uint16_t>(code);
