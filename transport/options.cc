@@ -26,6 +26,7 @@ Status TransportOptions::Validate() const {
                                     ", must be between 100ms and 10m"));
   if (!listen_address.empty() && listen_address.rfind(':') == std::string::npos)
     problems.push_back(absl::StrCat("listen_address is \"", listen_address, "\", must be host:port"));
+  if (const Status wrong = faults.Validate(); !wrong.ok()) problems.emplace_back(wrong.message());
   if (problems.empty()) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrJoin(problems, "; "));
 }

@@ -17,6 +17,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "common/status.h"
+#include "transport/fault_policy.h"
 #include "transport/landing.h"
 
 namespace sluice {
@@ -55,6 +56,7 @@ struct TransportOptions {
   size_t payload_bytes_max = size_t{64} << 20;
   size_t sends_pending_max = 16384;  // of all connections together; one more fails with ResourceExhausted
   absl::Duration peer_silence_max = absl::Seconds(3);  // a peer that is gone or stuck is noticed at the latest then
+  FaultPolicy faults;  // for tests: what a faulty transport does to messages; a real one refuses to start with any
 
   // Every problem at once. InvalidArgument.
   Status Validate() const;
@@ -70,6 +72,7 @@ struct TransportCounters {
   uint64_t messages_received = 0;  // offered
   uint64_t payload_bytes_sent = 0;
   uint64_t payload_bytes_landed = 0;
+  FaultCounts faults = {};  // of a faulty transport: messages struck, by FaultKind
 };
 
 class Transport {
