@@ -45,13 +45,15 @@ class Buffer {
   size_t size_ = 0;
 };
 
-// A row-major matrix somewhere else: [rows, cols], `stride_bytes` from row to row. Quantised rows are whole blocks.
+// A row-major matrix somewhere else: [rows, cols], `stride_bytes` from row to row. Quantised rows are whole blocks. An
+// element of kF8E4M3 is its code times the scale of its block.
 struct ConstMatrixView {
   const void* data = nullptr;
   DType type = DType::kF32;
   int64_t rows = 0;
   int64_t cols = 0;
   size_t stride_bytes = 0;
+  const float* block_scales = nullptr;  // kF8E4M3: [rows / kF8BlockSize, cols / kF8BlockSize], rounded up
 
   const void* row(int64_t r) const { return static_cast<const char*>(data) + static_cast<size_t>(r) * stride_bytes; }
   size_t bytes() const { return static_cast<size_t>(rows) * stride_bytes; }

@@ -16,6 +16,7 @@ const DTypeTraits& Traits(DType type) {
       {"Q4_K", 256, 144},
       {"Q5_K", 256, 176},
       {"Q6_K", 256, 210},
+      {"F8_E4M3", 1, 1},
   }};
   return kTraits[static_cast<size_t>(type)];
 }
@@ -28,6 +29,15 @@ uint16_t F32ToBf16(float value) {
   if (magnitude == 0x7F800000u) return static_cast<uint16_t>(sign | 0x7F80u);
   const uint32_t rounded = (magnitude + 0x7FFFu + ((magnitude >> 16) & 1u)) >> 16;
   return static_cast<uint16_t>(sign | (rounded >= 0x7F80u ? 0x7F7Fu : rounded));
+}
+
+float E4M3ToF32(uint8_t bits) {
+  const int exponent = (bits >> 3) & 15;
+  const int mantissa = bits & 7;
+  if ((bits & 0x7f) == 0x7f) return std::bit_cast<float>(0x7FC00000u);
+  const float magnitude = exponent == 0 ? std::ldexp(static_cast<float>(mantissa), -9)
+                                        : std::ldexp(static_cast<float>(8 + mantissa), exponent - 10);
+  return (bits & 0x80) != 0 ? -magnitude : magnitude;
 }
 
 float F16ToF32(uint16_t bits) {

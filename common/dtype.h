@@ -8,9 +8,11 @@
 
 namespace sluice {
 
-// Types with `block_elements` > 1 are quantised as GGUF lays them out (ggml's block structs).
-enum class DType : uint8_t { kF32, kF16, kBf16, kQ8_0, kQ4_0, kQ4_1, kQ4_K, kQ5_K, kQ6_K };
-inline constexpr int kDTypeCount = 9;
+// Types with `block_elements` > 1 are quantised as GGUF lays them out (ggml's block structs). kF8E4M3 is a matrix of
+// codes with a scale for each kF8BlockSize rows and columns, which stand elsewhere.
+enum class DType : uint8_t { kF32, kF16, kBf16, kQ8_0, kQ4_0, kQ4_1, kQ4_K, kQ5_K, kQ6_K, kF8E4M3 };
+inline constexpr int kDTypeCount = 10;
+inline constexpr int kF8BlockSize = 128;
 
 struct DTypeTraits {
   std::string_view name;  // as GGUF spells it: "F32", "Q4_K"
@@ -31,6 +33,9 @@ inline float Bf16ToF32(uint16_t bits) { return std::bit_cast<float>(static_cast<
 // To nearest, ties to even. Finite values beyond the range saturate to the largest finite bf16 (codec rule); infinities
 // stay, any NaN becomes 7FC0.
 uint16_t F32ToBf16(float value);
+
+// One sign, four exponent and three mantissa bits, without infinities; 7F and FF are NaN.
+float E4M3ToF32(uint8_t bits);
 
 float F16ToF32(uint16_t bits);
 // To nearest, ties to even, subnormals kept; finite values beyond the range saturate to 7BFF; NaN becomes 7E00.

@@ -1,5 +1,6 @@
 #include "kernels/dequantize.h"
 
+#include <array>
 #include <cstring>
 
 namespace sluice {
@@ -111,6 +112,22 @@ void DequantizeRow(DType type, const void* row, int64_t elements, float* out) {
   const BlockFunction block = kBlocks[static_cast<int>(type) - static_cast<int>(DType::kQ8_0)];
   const DTypeTraits& traits = Traits(type);
   for (int64_t i = 0; i < elements; i += traits.block_elements, bytes += traits.block_bytes) block(bytes, out + i);
+}
+
+void DequantizeRow(const ConstMatrixView& matrix, int64_t row, float* out) {
+  if (matrix.type != DType::kF8E4M3) {
+    DequantizeRow(matrix.type, matrix.row(row), matrix.cols, out);
+    return;
+  }
+  static const std::array<float, 256> values = [] {
+    std::array<float, 256> table;
+    for (size_t code = 0; code < table.size(); ++code) table[code] = E4M3ToF32(static_cast<uint8_t>(code));
+    return table;
+  }();
+  const int64_t blocks = (matrix.cols + kF8BlockSize - 1) / kF8BlockSize;
+  const float* scales = matrix.block_scales + row / kF8BlockSize * blocks;
+  const auto* codes = static_cast<const uint8_t*>(matrix.row(row));
+  for (int64_t i = 0; i < matrix.cols; ++i) out[i] = values[codes[i]] * scales[i / kF8BlockSize];
 }
 
 }  // namespace sluice

@@ -4,12 +4,16 @@
 
 #include <cstdint>
 
+#include "common/buffer.h"
 #include "common/dtype.h"
 
 namespace sluice {
 
-// REQUIRES: `elements` is a multiple of the type's block; `row` holds RowBytes(type, elements).
+// REQUIRES: `elements` is a multiple of the type's block; `row` holds RowBytes(type, elements); not kF8E4M3, whose
+// scales are the matrix's.
 void DequantizeRow(DType type, const void* row, int64_t elements, float* out);
+// Row `row` of a matrix of any type.
+void DequantizeRow(const ConstMatrixView& matrix, int64_t row, float* out);
 
 // What the packing of the K types reads of a block of 256: the 6-bit scale and min of each 32 elements (Q4_K and Q5_K
 // keep them in the 12 bytes at offset 4), and the unsigned code of element i.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "kernels/convert.h"
 #include "kernels/dequantize.h"
 #include "kernels/isa.h"
 #include "kernels/matmul_formats.h"
@@ -33,6 +34,7 @@ ProductFunction FunctionFor(const MatmulKernels& kernels, const PackedMatrix& w)
 }
 
 DType PackedType(DType type, const PackOptions& options) {
+  if (type == DType::kF8E4M3) return options.exact ? DType::kF32 : DType::kBf16;
   return options.exact && Traits(type).block_elements > 1 ? DType::kF32 : type;
 }
 
@@ -50,15 +52,18 @@ float MeanStep(const RoundedBlock* row, int64_t blocks) {
   return sum / static_cast<float>(blocks);
 }
 
-// A quantised tile dequantised to f32, then packed as such.
-void PackExactTile(const ConstMatrixView& w, int64_t tile, int tile_rows, uint8_t* out) {
+// A tile dequantised to a float type, then packed as such.
+void PackDequantisedTile(const ConstMatrixView& w, DType type, int64_t tile, int tile_rows, uint8_t* out) {
   const int64_t begin = tile * tile_rows;
   const int64_t rows = std::min<int64_t>(tile_rows, w.rows - begin);
-  std::vector<float> values(static_cast<size_t>(rows * w.cols));
-  for (int64_t r = 0; r < rows; ++r) DequantizeRow(w.type, w.row(begin + r), w.cols, values.data() + r * w.cols);
-  const ConstMatrixView dequantised = {values.data(), DType::kF32, rows, w.cols,
-                                       static_cast<size_t>(w.cols) * sizeof(float)};
-  PackTile(dequantised, 0, tile_rows, out);
+  const size_t row_bytes = RowBytes(type, static_cast<size_t>(w.cols));
+  std::vector<float> row(static_cast<size_t>(w.cols));
+  std::vector<std::byte> values(static_cast<size_t>(rows) * row_bytes);
+  for (int64_t r = 0; r < rows; ++r) {
+    DequantizeRow(w, begin + r, row.data());
+    ConvertRow(row.data(), w.cols, type, values.data() + static_cast<size_t>(r) * row_bytes);
+  }
+  PackTile({values.data(), type, rows, w.cols, row_bytes}, 0, tile_rows, out);
 }
 
 }  // namespace
@@ -75,13 +80,16 @@ StatusOr<PackedMatrix> PackedMatrix::Pack(const ConstMatrixView& w, const PackOp
   packed.cols_ = w.cols;
   packed.type_ = PackedType(w.type, options);
   packed.tile_rows_ = Kernels().tile_rows;
-  packed.rounds_to_bf16_ = w.type == DType::kBf16 && !options.exact && HasBf16Dot();
+  packed.rounds_to_bf16_ = packed.type_ == DType::kBf16 && !options.exact && HasBf16Dot();
   SLUICE_ASSIGN_OR_RETURN(packed.data_, Buffer::Create(PackedBytes(w.type, w.rows, w.cols, options)));
   const size_t tile_bytes = TileBytes(packed.type_, w.cols, packed.tile_rows_);
   pool.ParallelFor(Tiles(w.rows, packed.tile_rows_), [&](int64_t tile, int) {
     uint8_t* out = packed.data_.as<uint8_t>() + static_cast<size_t>(tile) * tile_bytes;
-    const auto pack = packed.type_ == w.type ? PackTile : PackExactTile;
-    pack(w, tile, packed.tile_rows_, out);
+    if (packed.type_ == w.type) {
+      PackTile(w, tile, packed.tile_rows_, out);
+    } else {
+      PackDequantisedTile(w, packed.type_, tile, packed.tile_rows_, out);
+    }
   });
   return packed;
 }

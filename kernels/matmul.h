@@ -1,8 +1,9 @@
 // y = x W^T for weights that stay quantised: the products that a transformer spends its time on.
 //
-// Weights are repacked once into tiles whose lanes are output rows, so that no kernel sums across lanes. Activations
-// are rounded to 8 bits per block of 32 for quantised weights (as llama.cpp and others do), or kept in f32 (float
-// weights, and any weights packed with `exact`).
+// Weights are repacked once into tiles whose lanes are output rows, so that no kernel sums across lanes. FP8 weights
+// with block scales become bf16 (f32 with `exact`), since their scales run along both dimensions. Activations are
+// rounded to 8 bits per block of 32 for quantised weights (as llama.cpp and others do), or kept in f32 (float weights,
+// and any weights packed with `exact`).
 //
 // Determinism: y[t][r] depends only on row t of x, row r of W and the instruction set, not on how many tokens or
 // threads share the call: the sum over columns runs in one order that the packing fixes.
@@ -34,7 +35,7 @@ class PackedMatrix {
   int64_t rows() const { return rows_; }  // outputs
   int64_t cols() const { return cols_; }  // inputs
   size_t bytes() const { return data_.size(); }
-  // Of the packed weights: quantised ones packed with `exact` have become kF32.
+  // Of the packed weights: quantised ones packed with `exact` have become kF32, FP8 ones kBf16.
   DType type() const { return type_; }
   int tile_rows() const { return tile_rows_; }
   // Whether its products read activations rounded to 8 bits; otherwise they read f32.

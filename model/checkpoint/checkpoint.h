@@ -15,7 +15,8 @@
 
 namespace sluice {
 
-// Tensors by what they do. Shapes with H hidden, I intermediate, V vocabulary, d head_dim: see Shape().
+// Tensors by what they do. Shapes with H hidden, I intermediate, V vocabulary, d head_dim, of MLA and mixtures with the
+// names of config.h: see Shape().
 enum class Weight : uint8_t {
   kTokenEmbedding,   // [V, H]
   kOutputNorm,       // [H]
@@ -24,20 +25,37 @@ enum class Weight : uint8_t {
   kQuery,            // [heads d, H]; rows in the checkpoint's own order (see RopePairing)
   kKey,              // [kv_heads d, H]
   kValue,            // [kv_heads d, H]
-  kAttentionOutput,  // [H, heads d]
+  kAttentionOutput,  // [H, heads d], in MLA [H, heads value_dim]
   kMlpNorm,          // [H]
   kGate,             // [I, H]
   kUp,               // [I, H]
   kDown,             // [H, I]
+  kQueryDown,        // [query_rank, H]; where the query is two products
+  kQueryDownNorm,    // [query_rank]
+  kQueryUp,          // [heads d, query_rank]; instead of kQuery
+  kLatentDown,       // [latent + rope_dim, H]
+  kLatentNorm,       // [latent]
+  kLatentUp,         // [heads (nope_dim + value_dim), latent]: of each head the key's rows, then the value's
+  kRouter,           // [experts, H]
+  kRouterBias,       // [experts]
+  kSharedGate,       // [shared_experts I, H], I an expert's
+  kSharedUp,         // likewise
+  kSharedDown,       // [H, shared_experts I]
+  kExpertGate,       // [I, H], of each expert
+  kExpertUp,         // likewise
+  kExpertDown,       // [H, I]
 };
-inline constexpr int kWeightCount = 12;
+inline constexpr int kWeightCount = 26;
 std::string_view Name(Weight weight);  // "token_embedding", "query"
 bool IsPerLayer(Weight weight);
+bool IsVector(Weight weight);
 struct WeightShape {
   int64_t rows = 0;  // 1 for vectors
   int64_t cols = 0;
 };
 WeightShape Shape(Weight weight, const ModelConfig& config);
+// How many of it the layer has, or the model where it is not per layer: 0, 1, or one for each expert.
+int CountOf(Weight weight, const ModelConfig& config, int layer);
 
 struct TensorInfo {
   std::string name;            // as the file spells it
@@ -56,8 +74,9 @@ class Checkpoint {
   virtual std::vector<TensorInfo> tensors() const = 0;
 
   // The tensor as [rows, cols] in its own type, mapped. NotFound names the missing tensor, InvalidArgument names both
-  // shapes. `layer` is ignored for weights that are not per layer.
-  virtual StatusOr<ConstMatrixView> Tensor(Weight weight, int layer) const = 0;
+  // shapes. `layer` is ignored for weights that are not per layer, `expert` for those that no expert has of its own.
+  virtual StatusOr<ConstMatrixView> Tensor(Weight weight, int layer, int expert) const = 0;
+  StatusOr<ConstMatrixView> Tensor(Weight weight, int layer) const { return Tensor(weight, layer, 0); }
 
   // Gives the memory behind a view back to the system until it is touched again.
   virtual void DropResident(const ConstMatrixView& view) const = 0;

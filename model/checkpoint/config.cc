@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "absl/strings/str_join.h"
+#include "absl/types/span.h"
 
 namespace sluice {
 namespace {
@@ -13,6 +14,14 @@ struct Bound {
   int value;
   int max;
 };
+
+void CheckBounds(absl::Span<const Bound> bounds, std::vector<std::string>& problems) {
+  for (const Bound& bound : bounds) {
+    if (bound.value >= 1 && bound.value <= bound.max) continue;
+    problems.push_back(absl::StrCat(absl::string_view(bound.field.data(), bound.field.size()), " is ", bound.value,
+                                    ", 1 to ", bound.max, " are supported"));
+  }
+}
 
 void CheckSizes(const ModelConfig& config, std::vector<std::string>& problems) {
   const Bound bounds[] = {
@@ -25,11 +34,44 @@ void CheckSizes(const ModelConfig& config, std::vector<std::string>& problems) {
       {"intermediate_size", config.intermediate_size, kHiddenSizeMax * 16},
       {"context_tokens_max", config.context_tokens_max, kContextTokensMax},
   };
+  CheckBounds(bounds, problems);
+}
+
+void CheckMla(const MlaConfig& mla, std::vector<std::string>& problems) {
+  const Bound bounds[] = {{"the latent", mla.latent, kLatentMax},
+                          {"the unrotated part of a head", mla.nope_dim, kHeadDimMax},
+                          {"the rotated part of a head", mla.rope_dim, kHeadDimMax},
+                          {"the value of a head", mla.value_dim, kHeadDimMax}};
+  CheckBounds(bounds, problems);
   for (const Bound& bound : bounds) {
-    if (bound.value >= 1 && bound.value <= bound.max) continue;
-    problems.push_back(absl::StrCat(absl::string_view(bound.field.data(), bound.field.size()), " is ", bound.value,
-                                    ", 1 to ", bound.max, " are supported"));
+    if (bound.value % 2 == 0) continue;
+    problems.push_back(
+        absl::StrCat(absl::string_view(bound.field.data(), bound.field.size()), " is odd (", bound.value, ")"));
   }
+}
+
+void CheckMoe(const MoeConfig& moe, std::vector<std::string>& problems) {
+  const Bound bounds[] = {{"experts", moe.experts, kExpertsMax},
+                          {"an expert's intermediate size", moe.intermediate_size, kHiddenSizeMax * 16},
+                          {"groups of experts", moe.groups, kExpertsMax}};
+  CheckBounds(bounds, problems);
+  if (moe.experts < 1 || moe.groups < 1) return;
+  if (moe.experts % moe.groups != 0) {
+    problems.push_back(absl::StrCat(moe.experts, " experts do not divide into ", moe.groups, " groups"));
+    return;
+  }
+  if (moe.groups_kept < 1 || moe.groups_kept > moe.groups) {
+    problems.push_back(absl::StrCat(moe.groups_kept, " groups of experts are kept of ", moe.groups));
+  }
+  const int available = moe.experts / moe.groups * moe.groups_kept;
+  if (moe.experts_per_token < 1 || moe.experts_per_token > available) {
+    problems.push_back(absl::StrCat(moe.experts_per_token, " experts a token of ", available, " that can be chosen"));
+  }
+  if (moe.choice == MoeChoice::kNoAuxTc && moe.experts / moe.groups < 2) {
+    problems.push_back(absl::StrCat("groups are ranked by their two best experts, but ", moe.groups, " groups of ",
+                                    moe.experts, " experts have one each"));
+  }
+  if (!std::isfinite(moe.scale)) problems.push_back(absl::StrCat("the experts' scale is ", moe.scale));
 }
 
 bool Positive(double value) { return std::isfinite(value) && value > 0; }
@@ -74,7 +116,9 @@ Status Validate(const ModelConfig& config) {
   }
   if (config.head_dim % 2 != 0) problems.push_back(absl::StrCat("head_dim (", config.head_dim, ") is odd"));
   if (!Positive(config.rms_norm_eps)) problems.push_back(absl::StrCat("rms_norm_eps is ", config.rms_norm_eps));
-  CheckRope(config.rope, config.head_dim, problems);
+  CheckRope(config.rope, config.rotary_dim(), problems);
+  if (config.mla) CheckMla(*config.mla, problems);
+  if (config.moe) CheckMoe(*config.moe, problems);
   for (const TokenId id : config.eos_ids) {
     if (id >= 0 && id < config.vocab_size) continue;
     problems.push_back(absl::StrCat("end token ", id, " is outside the vocabulary of ", config.vocab_size));

@@ -131,7 +131,7 @@ Status ReadRopeFrequencies(const GgufFile& file, const ModelConfig& config, Rope
 }
 
 Status ReadVocabularySize(const GgufFile& file, ModelConfig& config) {
-  const std::string embedding = GgufTensorName(Weight::kTokenEmbedding, 0);
+  const std::string embedding = GgufTensorName(Weight::kTokenEmbedding, 0, 0);
   const StoredTensor* tensor = file.FindTensor(embedding);
   if (tensor == nullptr) return file.Error("tensor ", embedding, " is missing");
   if (tensor->shape.size() != 2 || tensor->shape[0] > kVocabSizeMax) {
@@ -222,7 +222,7 @@ StatusOr<ModelConfig> ReadGgufConfig(const GgufFile& file) {
   SLUICE_RETURN_IF_ERROR(ReadSizes(file, config));
   SLUICE_RETURN_IF_ERROR(CheckFeatures(file, config));
   SLUICE_RETURN_IF_ERROR(ReadVocabularySize(file, config));
-  config.tied_embeddings = file.FindTensor(GgufTensorName(Weight::kOutput, 0)) == nullptr;
+  config.tied_embeddings = file.FindTensor(GgufTensorName(Weight::kOutput, 0, 0)) == nullptr;
   // Converters to GGUF reorder the rows of q and k for rotation of neighbours.
   config.rope.pairing = RopePairing::kInterleaved;
   SLUICE_ASSIGN_OR_RETURN(config.rope.theta, FloatOr(file, "llama.rope.freq_base", config.rope.theta));
@@ -267,7 +267,7 @@ StatusOr<TokenizerData> ReadGgufTokenizer(const GgufFile& file, const ModelConfi
   return data;
 }
 
-std::string GgufTensorName(Weight weight, int layer) {
+std::string GgufTensorName(Weight weight, int layer, int) {
   switch (weight) {
     case Weight::kTokenEmbedding:
       return "token_embd.weight";
@@ -293,8 +293,9 @@ std::string GgufTensorName(Weight weight, int layer) {
       return absl::StrCat("blk.", layer, ".ffn_up.weight");
     case Weight::kDown:
       return absl::StrCat("blk.", layer, ".ffn_down.weight");
+    default:  // no llama model has it
+      return "";
   }
-  return "";
 }
 
 }  // namespace sluice

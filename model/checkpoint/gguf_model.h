@@ -19,7 +19,7 @@ StatusOr<ModelConfig> ReadGgufConfig(const GgufFile& file);
 // the vocabulary.
 StatusOr<TokenizerData> ReadGgufTokenizer(const GgufFile& file, const ModelConfig& config);
 
-// "blk.3.attn_q.weight"
-std::string GgufTensorName(Weight weight, int layer);
+// "blk.3.attn_q.weight". Llama models have no experts.
+std::string GgufTensorName(Weight weight, int layer, int expert);
 
 }  // namespace sluice

@@ -77,10 +77,19 @@ Status AddIndexedFiles(const std::string& folder, const std::string& index_path,
   return absl::OkStatus();
 }
 
+// Layers behind the model's own predict tokens further ahead; DeepSeek-V3's file has one.
+bool IsOfPredictionLayer(std::string_view name, const ModelConfig& config) {
+  for (int i = 0; i < config.prediction_layers; ++i) {
+    if (name.starts_with(absl::StrCat("model.layers.", config.layers + i, "."))) return true;
+  }
+  return false;
+}
+
 bool Ignorable(std::string_view name, const ModelConfig& config) {
+  if (IsOfPredictionLayer(name, config)) return true;
   // Old transformers stored the rotation frequencies, which the configuration fixes.
   if (absl::EndsWith(absl::string_view(name.data(), name.size()), ".rotary_emb.inv_freq")) return true;
-  return config.tied_embeddings && name == HuggingFaceTensorName(Weight::kOutput, 0);
+  return config.tied_embeddings && name == HuggingFaceTensorName(Weight::kOutput, 0, 0);
 }
 
 }  // namespace

@@ -3,37 +3,32 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "absl/strings/str_join.h"
+#include "model/checkpoint/huggingface_deepseek.h"
 #include "model/checkpoint/json_text.h"
 
 namespace sluice {
 namespace {
 
-Status RequiredInt(const JsonFields& fields, std::string_view field, int max, int* out) {
-  SLUICE_ASSIGN_OR_RETURN(const auto value, fields.Int(field, 1, max));
-  if (!value) return fields.Error(field, "is missing");
-  *out = static_cast<int>(*value);
-  return absl::OkStatus();
-}
-
-Status OptionalInt(const JsonFields& fields, std::string_view field, int max, int* out) {
-  SLUICE_ASSIGN_OR_RETURN(const auto value, fields.Int(field, 1, max));
-  if (value) *out = static_cast<int>(*value);
-  return absl::OkStatus();
-}
-
-Status OptionalNumber(const JsonFields& fields, std::string_view field, double* out) {
-  SLUICE_ASSIGN_OR_RETURN(const auto value, fields.Number(field));
-  if (value) *out = *value;
-  return absl::OkStatus();
-}
-
-// Defaults are those of transformers' LlamaConfig, which leaves out of the file what has its default value.
+// Defaults are those of transformers' configurations, which leave out of the file what has its default value.
 Status ReadSizes(const JsonFields& fields, ModelConfig& config) {
   SLUICE_RETURN_IF_ERROR(RequiredInt(fields, "vocab_size", kVocabSizeMax, &config.vocab_size));
   SLUICE_RETURN_IF_ERROR(RequiredInt(fields, "hidden_size", kHiddenSizeMax, &config.hidden_size));
   SLUICE_RETURN_IF_ERROR(RequiredInt(fields, "intermediate_size", kHiddenSizeMax * 16, &config.intermediate_size));
   SLUICE_RETURN_IF_ERROR(RequiredInt(fields, "num_hidden_layers", kLayersMax, &config.layers));
   SLUICE_RETURN_IF_ERROR(RequiredInt(fields, "num_attention_heads", kHeadsMax, &config.heads));
+  config.context_tokens_max = 2048;
+  SLUICE_RETURN_IF_ERROR(OptionalInt(fields, "max_position_embeddings", kContextTokensMax, &config.context_tokens_max));
+  config.rms_norm_eps = 1e-6;
+  SLUICE_RETURN_IF_ERROR(OptionalNumber(fields, "rms_norm_eps", &config.rms_norm_eps));
+  SLUICE_ASSIGN_OR_RETURN(const auto tied, fields.Bool("tie_word_embeddings"));
+  config.tied_embeddings = tied.value_or(false);
+  SLUICE_ASSIGN_OR_RETURN(const auto synthetic, fields.Bool(kSyntheticField));
+  config.synthetic = synthetic.value_or(false);
+  return absl::OkStatus();
+}
+
+Status ReadHeads(const JsonFields& fields, ModelConfig& config) {
   config.kv_heads = config.heads;
   SLUICE_RETURN_IF_ERROR(OptionalInt(fields, "num_key_value_heads", kHeadsMax, &config.kv_heads));
   config.head_dim = config.hidden_size / config.heads;
@@ -41,14 +36,7 @@ Status ReadSizes(const JsonFields& fields, ModelConfig& config) {
     return fields.Error("hidden_size", absl::StrCat("(", config.hidden_size,
                                                     ") is not a multiple of num_attention_heads (", config.heads, ")"));
   }
-  SLUICE_RETURN_IF_ERROR(OptionalInt(fields, "head_dim", kHeadDimMax, &config.head_dim));
-  config.context_tokens_max = 2048;
-  SLUICE_RETURN_IF_ERROR(OptionalInt(fields, "max_position_embeddings", kContextTokensMax, &config.context_tokens_max));
-  config.rms_norm_eps = 1e-6;
-  SLUICE_RETURN_IF_ERROR(OptionalNumber(fields, "rms_norm_eps", &config.rms_norm_eps));
-  SLUICE_ASSIGN_OR_RETURN(const auto tied, fields.Bool("tie_word_embeddings"));
-  config.tied_embeddings = tied.value_or(false);
-  return absl::OkStatus();
+  return OptionalInt(fields, "head_dim", kHeadDimMax, &config.head_dim);
 }
 
 // What would change the result without changing any tensor's shape.
@@ -64,9 +52,6 @@ Status CheckFeatures(const JsonFields& fields) {
   SLUICE_ASSIGN_OR_RETURN(const auto rotated, fields.Number("partial_rotary_factor"));
   if (rotated.value_or(1.0) != 1.0) {
     return fields.Error("partial_rotary_factor", absl::StrCat("is ", *rotated, ", only 1 is supported"));
-  }
-  if (fields.Find("quantization_config") != nullptr) {
-    return fields.Error("quantization_config", "is present, quantised safetensors are not supported");
   }
   return absl::OkStatus();
 }
@@ -151,19 +136,39 @@ Status AddEosIds(const JsonFields& fields, ModelConfig& config) {
   return absl::OkStatus();
 }
 
-Status CheckArchitecture(const JsonFields& fields) {
+struct Architecture {
+  std::string_view type;
+  std::string_view name;
+  Status (*read)(const JsonFields& fields, ModelConfig& config);  // heads, and what other architectures do not have
+};
+
+Status ReadLlama(const JsonFields& fields, ModelConfig& config) {
+  if (fields.Find("quantization_config") != nullptr) {
+    return fields.Error("quantization_config", "is present, quantised safetensors of a llama are not supported");
+  }
+  return ReadHeads(fields, config);
+}
+
+constexpr Architecture kArchitectures[] = {{"llama", "LlamaForCausalLM", ReadLlama},
+                                           {"deepseek_v2", "DeepseekV2ForCausalLM", ReadDeepSeekV2},
+                                           {"deepseek_v3", "DeepseekV3ForCausalLM", ReadDeepSeekV3}};
+
+StatusOr<const Architecture*> FindArchitecture(const JsonFields& fields) {
   SLUICE_ASSIGN_OR_RETURN(const auto type, fields.String("model_type"));
   if (!type) return fields.Error("model_type", "is missing");
-  if (*type != "llama") {
-    return fields.Error("model_type", absl::StrCat("\"", *type, "\" is not supported, only \"llama\" is"));
+  const auto found = std::find_if(std::begin(kArchitectures), std::end(kArchitectures),
+                                  [&type](const Architecture& a) { return a.type == *type; });
+  if (found == std::end(kArchitectures)) {
+    const auto append = [](std::string* out, const Architecture& a) { out->append(a.type); };
+    return fields.Error("model_type", absl::StrCat("\"", *type, "\" is not supported, there are ",
+                                                   absl::StrJoin(kArchitectures, ", ", append)));
   }
   const nlohmann::json* architectures = fields.Find("architectures");
-  if (architectures == nullptr) return absl::OkStatus();
-  const nlohmann::json wanted = nlohmann::json::array({"LlamaForCausalLM"});
-  if (*architectures != wanted) {
-    return fields.Error("architectures", "is not [\"LlamaForCausalLM\"], which alone is supported for llama");
+  if (architectures != nullptr && *architectures != nlohmann::json::array({std::string(found->name)})) {
+    return fields.Error("architectures", absl::StrCat("is not [\"", std::string(found->name),
+                                                      "\"], which alone is supported for ", *type));
   }
-  return absl::OkStatus();
+  return found;
 }
 
 // config.json's own _name_or_path is where its author had it on disk.
@@ -179,14 +184,15 @@ StatusOr<HuggingFaceConfig> ReadHuggingFaceConfig(std::string_view config_text, 
   const std::string config_name = absl::StrCat(folder, "/config.json");
   SLUICE_ASSIGN_OR_RETURN(const nlohmann::json object, ParseJsonObject(config_text, config_name));
   const JsonFields fields(&object, config_name);
-  SLUICE_RETURN_IF_ERROR(CheckArchitecture(fields));
+  SLUICE_ASSIGN_OR_RETURN(const Architecture* architecture, FindArchitecture(fields));
   HuggingFaceConfig result;
   ModelConfig& config = result.model;
-  config.architecture = "llama";
+  config.architecture = std::string(architecture->type);
   config.name = FolderName(folder);
   SLUICE_RETURN_IF_ERROR(ReadSizes(fields, config));
   SLUICE_RETURN_IF_ERROR(CheckFeatures(fields));
   SLUICE_RETURN_IF_ERROR(ReadRope(fields, config));
+  SLUICE_RETURN_IF_ERROR(architecture->read(fields, config));
   SLUICE_RETURN_IF_ERROR(AddEosIds(fields, config));
   SLUICE_ASSIGN_OR_RETURN(const auto bos_id, fields.Int("bos_token_id", 0, config.vocab_size - 1));
   if (bos_id) result.bos_id = static_cast<TokenId>(*bos_id);
@@ -200,8 +206,9 @@ StatusOr<HuggingFaceConfig> ReadHuggingFaceConfig(std::string_view config_text, 
   return result;
 }
 
-std::string HuggingFaceTensorName(Weight weight, int layer) {
+std::string HuggingFaceTensorName(Weight weight, int layer, int expert) {
   const std::string prefix = absl::StrCat("model.layers.", layer, ".");
+  const auto of_expert = [&](const char* name) { return absl::StrCat(prefix, "mlp.experts.", expert, name); };
   switch (weight) {
     case Weight::kTokenEmbedding:
       return "model.embed_tokens.weight";
@@ -227,6 +234,34 @@ std::string HuggingFaceTensorName(Weight weight, int layer) {
       return prefix + "mlp.up_proj.weight";
     case Weight::kDown:
       return prefix + "mlp.down_proj.weight";
+    case Weight::kQueryDown:
+      return prefix + "self_attn.q_a_proj.weight";
+    case Weight::kQueryDownNorm:
+      return prefix + "self_attn.q_a_layernorm.weight";
+    case Weight::kQueryUp:
+      return prefix + "self_attn.q_b_proj.weight";
+    case Weight::kLatentDown:
+      return prefix + "self_attn.kv_a_proj_with_mqa.weight";
+    case Weight::kLatentNorm:
+      return prefix + "self_attn.kv_a_layernorm.weight";
+    case Weight::kLatentUp:
+      return prefix + "self_attn.kv_b_proj.weight";
+    case Weight::kRouter:
+      return prefix + "mlp.gate.weight";
+    case Weight::kRouterBias:
+      return prefix + "mlp.gate.e_score_correction_bias";
+    case Weight::kSharedGate:
+      return prefix + "mlp.shared_experts.gate_proj.weight";
+    case Weight::kSharedUp:
+      return prefix + "mlp.shared_experts.up_proj.weight";
+    case Weight::kSharedDown:
+      return prefix + "mlp.shared_experts.down_proj.weight";
+    case Weight::kExpertGate:
+      return of_expert(".gate_proj.weight");
+    case Weight::kExpertUp:
+      return of_expert(".up_proj.weight");
+    case Weight::kExpertDown:
+      return of_expert(".down_proj.weight");
   }
   return "";
 }

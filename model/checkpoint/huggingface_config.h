@@ -13,6 +13,9 @@
 
 namespace sluice {
 
+// A field of our own in config.json of models with random weights, made to be measured with.
+inline constexpr char kSyntheticField[] = "sluice_synthetic";
+
 struct HuggingFaceConfig {
   ModelConfig model;              // has passed Validate
   std::optional<TokenId> bos_id;  // config.json's; the tokenizer's files come first
@@ -22,7 +25,7 @@ struct HuggingFaceConfig {
 StatusOr<HuggingFaceConfig> ReadHuggingFaceConfig(std::string_view config_text, std::string_view generation_text,
                                                   const std::string& folder);
 
-// "model.layers.3.self_attn.q_proj.weight"
-std::string HuggingFaceTensorName(Weight weight, int layer);
+// "model.layers.3.mlp.experts.7.up_proj.weight"
+std::string HuggingFaceTensorName(Weight weight, int layer, int expert);
 
 }  // namespace sluice

@@ -131,4 +131,23 @@ StatusOr<std::optional<JsonFields>> JsonFields::Object(std::string_view field) c
   return std::optional<JsonFields>(JsonFields(value, absl::StrCat(name_, ": ", View(field))));
 }
 
+Status RequiredInt(const JsonFields& fields, std::string_view field, int max, int* out) {
+  SLUICE_ASSIGN_OR_RETURN(const auto value, fields.Int(field, 1, max));
+  if (!value) return fields.Error(field, "is missing");
+  *out = static_cast<int>(*value);
+  return absl::OkStatus();
+}
+
+Status OptionalInt(const JsonFields& fields, std::string_view field, int max, int* out) {
+  SLUICE_ASSIGN_OR_RETURN(const auto value, fields.Int(field, 1, max));
+  if (value) *out = static_cast<int>(*value);
+  return absl::OkStatus();
+}
+
+Status OptionalNumber(const JsonFields& fields, std::string_view field, double* out) {
+  SLUICE_ASSIGN_OR_RETURN(const auto value, fields.Number(field));
+  if (value) *out = *value;
+  return absl::OkStatus();
+}
+
 }  // namespace sluice

@@ -48,4 +48,10 @@ class JsonFields {
   std::string name_;
 };
 
+// The same into a variable: errors where the field must be there and is not, leaves the variable alone where it may be
+// absent and is.
+Status RequiredInt(const JsonFields& fields, std::string_view field, int max, int* out);  // 1 to max
+Status OptionalInt(const JsonFields& fields, std::string_view field, int max, int* out);
+Status OptionalNumber(const JsonFields& fields, std::string_view field, double* out);
+
 }  // namespace sluice

@@ -8,9 +8,8 @@
 namespace sluice {
 namespace {
 
-bool IsVector(Weight weight) {
-  return weight == Weight::kOutputNorm || weight == Weight::kAttentionNorm || weight == Weight::kMlpNorm;
-}
+// DeepSeek-V3 keeps a scale for each block of an FP8 weight beside it, by which codes are multiplied.
+constexpr absl::string_view kScaleSuffix = "_scale_inv";
 
 }  // namespace
 
@@ -40,20 +39,28 @@ StatusOr<std::unique_ptr<Checkpoint>> MappedCheckpoint::Create(CheckpointParts p
 }
 
 Status MappedCheckpoint::CheckTensors() const {
+  const ModelConfig& config = parts_.config;
   std::set<std::string> used;
+  const auto use = [&](Weight weight, int layer, int expert) -> Status {
+    SLUICE_ASSIGN_OR_RETURN(const ConstMatrixView view, Tensor(weight, layer, expert));
+    const std::string name = parts_.tensor_name(weight, layer, expert);
+    used.insert(name);
+    if (view.block_scales != nullptr) used.insert(absl::StrCat(name, kScaleSuffix));
+    return absl::OkStatus();
+  };
   for (int w = 0; w < kWeightCount; ++w) {
     const Weight weight = static_cast<Weight>(w);
-    if (weight == Weight::kOutput && parts_.config.tied_embeddings) continue;
-    const int layers = IsPerLayer(weight) ? parts_.config.layers : 1;
+    if (weight == Weight::kOutput && config.tied_embeddings) continue;
+    const int layers = IsPerLayer(weight) ? config.layers : 1;
     for (int layer = 0; layer < layers; ++layer) {
-      SLUICE_RETURN_IF_ERROR(Tensor(weight, layer).status());
-      used.insert(parts_.tensor_name(weight, layer));
+      const int count = CountOf(weight, config, layer);
+      for (int expert = 0; expert < count; ++expert) SLUICE_RETURN_IF_ERROR(use(weight, layer, expert));
     }
   }
   for (const StoredTensor& tensor : parts_.tensors) {
-    if (used.count(tensor.name) > 0 || parts_.ignorable(tensor.name, parts_.config)) continue;
-    return absl::InvalidArgumentError(absl::StrCat(parts_.path, ": tensor ", tensor.name,
-                                                   " is not part of a llama model of ", parts_.config.layers,
+    if (used.count(tensor.name) > 0 || parts_.ignorable(tensor.name, config)) continue;
+    return absl::InvalidArgumentError(absl::StrCat(parts_.path, ": tensor ", tensor.name, " is not part of a ",
+                                                   config.architecture, " model of ", config.layers,
                                                    " layers; ignoring it would change the result"));
   }
   return absl::OkStatus();
@@ -67,9 +74,9 @@ std::vector<TensorInfo> MappedCheckpoint::tensors() const {
   return infos;
 }
 
-StatusOr<ConstMatrixView> MappedCheckpoint::Tensor(Weight weight, int layer) const {
+StatusOr<ConstMatrixView> MappedCheckpoint::Tensor(Weight weight, int layer, int expert) const {
   if (weight == Weight::kOutput && parts_.config.tied_embeddings) weight = Weight::kTokenEmbedding;
-  const std::string name = parts_.tensor_name(weight, layer);
+  const std::string name = parts_.tensor_name(weight, layer, expert);
   const auto found = by_name_.find(name);
   if (found == by_name_.end()) {
     return absl::NotFoundError(absl::StrCat(parts_.path, ": tensor ", name, " is missing"));
@@ -83,12 +90,36 @@ StatusOr<ConstMatrixView> MappedCheckpoint::Tensor(Weight weight, int layer) con
                                                    ShapeText(tensor.shape), ", the configuration asks for ",
                                                    ShapeText(shape)));
   }
-  if (!tensor.type) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(parts_.path, ": tensor ", name, " is of type ", tensor.type_name, ", which cannot be a weight"));
+  const bool embedding = weight == Weight::kTokenEmbedding || weight == Weight::kOutput;
+  if (!tensor.type || (*tensor.type == DType::kF8E4M3 && (embedding || IsVector(weight)))) {
+    return absl::InvalidArgumentError(absl::StrCat(parts_.path, ": tensor ", name, " is of type ", tensor.type_name,
+                                                   ", which cannot be ", tensor.type ? "this weight's" : "a weight's"));
   }
-  return ConstMatrixView{tensor.bytes.data(), *tensor.type, wanted.rows, wanted.cols,
-                         RowBytes(*tensor.type, static_cast<size_t>(wanted.cols))};
+  ConstMatrixView view{tensor.bytes.data(), *tensor.type, wanted.rows, wanted.cols,
+                       RowBytes(*tensor.type, static_cast<size_t>(wanted.cols))};
+  if (view.type == DType::kF8E4M3) {
+    SLUICE_ASSIGN_OR_RETURN(view.block_scales, BlockScales(tensor));
+  }
+  return view;
+}
+
+// The scales of an FP8 tensor: one for each block, and none that would make nonsense of it.
+StatusOr<const float*> MappedCheckpoint::BlockScales(const StoredTensor& tensor) const {
+  const std::string name = absl::StrCat(tensor.name, kScaleSuffix);
+  const auto found = by_name_.find(name);
+  if (found == by_name_.end()) {
+    return absl::NotFoundError(absl::StrCat(parts_.path, ": tensor ", name, " is missing, ", tensor.name, " is ",
+                                            tensor.type_name, " and means nothing without it"));
+  }
+  const StoredTensor& scales = *found->second;
+  const auto blocks = [](int64_t extent) { return (extent + kF8BlockSize - 1) / kF8BlockSize; };
+  const std::vector<int64_t> shape = {blocks(tensor.shape[0]), blocks(tensor.shape[1])};
+  if (scales.shape != shape || scales.type != DType::kF32) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        parts_.path, ": tensor ", name, " is ", scales.type_name, " ", ShapeText(scales.shape), ", blocks of ",
+        kF8BlockSize, " of a shape of ", ShapeText(tensor.shape), " need F32 ", ShapeText(shape)));
+  }
+  return reinterpret_cast<const float*>(scales.bytes.data());
 }
 
 void MappedCheckpoint::DropResident(const ConstMatrixView& view) const {

@@ -21,7 +21,7 @@ struct CheckpointParts {
   ModelConfig config;
   TokenizerData tokenizer;
   std::vector<StoredTensor> tensors;
-  std::string (*tensor_name)(Weight weight, int layer) = nullptr;
+  std::string (*tensor_name)(Weight weight, int layer, int expert) = nullptr;
   // Tensors that carry nothing the model needs. Any other unused tensor is an error: it would silently change nothing.
   bool (*ignorable)(std::string_view name, const ModelConfig& config) = nullptr;
 };
@@ -35,13 +35,15 @@ class MappedCheckpoint final : public Checkpoint {
   const TokenizerData& tokenizer() const override { return parts_.tokenizer; }
   std::string_view format() const override { return parts_.format; }
   std::vector<TensorInfo> tensors() const override;
-  StatusOr<ConstMatrixView> Tensor(Weight weight, int layer) const override;
+  using Checkpoint::Tensor;
+  StatusOr<ConstMatrixView> Tensor(Weight weight, int layer, int expert) const override;
   void DropResident(const ConstMatrixView& view) const override;
   const std::string& model_hash() const override { return model_hash_; }
 
  private:
   explicit MappedCheckpoint(CheckpointParts parts) : parts_(std::move(parts)) {}
   Status CheckTensors() const;
+  StatusOr<const float*> BlockScales(const StoredTensor& tensor) const;
   void Drop(absl::Span<const std::byte> bytes) const;
 
   CheckpointParts parts_;

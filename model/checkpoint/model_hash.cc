@@ -22,7 +22,7 @@ struct ModelHash::Context {
 
 ModelHash::ModelHash() : context_(std::make_unique<Context>()) {
   SLUICE_CHECK(EVP_DigestInit_ex(context_->digest, EVP_sha256(), nullptr) == 1);
-  Text("sluice model 1");
+  Text("sluice model 2");
 }
 
 ModelHash::~ModelHash() = default;
@@ -63,6 +63,17 @@ void ModelHash::Add(const ModelConfig& config) {
   }
   Number(static_cast<int64_t>(rope.frequency_factors.size()));
   for (const float factor : rope.frequency_factors) Real(factor);
+  Number(config.mla.has_value());
+  const MlaConfig mla = config.mla.value_or(MlaConfig());
+  for (const int value : {mla.query_rank, mla.latent, mla.nope_dim, mla.rope_dim, mla.value_dim}) Number(value);
+  Number(config.moe.has_value());
+  const MoeConfig moe = config.moe.value_or(MoeConfig());
+  for (const int value : {moe.experts, moe.experts_per_token, moe.shared_experts, moe.intermediate_size,
+                          moe.dense_layers, moe.groups, moe.groups_kept, static_cast<int>(moe.scoring),
+                          static_cast<int>(moe.choice), static_cast<int>(moe.normalise)}) {
+    Number(value);
+  }
+  Real(moe.scale);
   Number(static_cast<int64_t>(config.eos_ids.size()));
   for (const TokenId id : config.eos_ids) Number(id);
 }

@@ -18,10 +18,10 @@ struct ElementType {
   std::optional<DType> type;  // none: known, but no weight is of this type here
 };
 constexpr ElementType kElementTypes[] = {
-    {"F32", 4, DType::kF32},   {"F16", 2, DType::kF16},      {"BF16", 2, DType::kBf16},    {"F64", 8, std::nullopt},
-    {"I64", 8, std::nullopt},  {"U64", 8, std::nullopt},     {"I32", 4, std::nullopt},     {"U32", 4, std::nullopt},
-    {"I16", 2, std::nullopt},  {"U16", 2, std::nullopt},     {"I8", 1, std::nullopt},      {"U8", 1, std::nullopt},
-    {"BOOL", 1, std::nullopt}, {"F8_E4M3", 1, std::nullopt}, {"F8_E5M2", 1, std::nullopt},
+    {"F32", 4, DType::kF32},   {"F16", 2, DType::kF16},        {"BF16", 2, DType::kBf16},    {"F64", 8, std::nullopt},
+    {"I64", 8, std::nullopt},  {"U64", 8, std::nullopt},       {"I32", 4, std::nullopt},     {"U32", 4, std::nullopt},
+    {"I16", 2, std::nullopt},  {"U16", 2, std::nullopt},       {"I8", 1, std::nullopt},      {"U8", 1, std::nullopt},
+    {"BOOL", 1, std::nullopt}, {"F8_E4M3", 1, DType::kF8E4M3}, {"F8_E5M2", 1, std::nullopt},
 };
 
 StatusOr<const ElementType*> FindElementType(const JsonFields& entry, std::string& type_name) {

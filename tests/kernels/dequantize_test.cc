@@ -60,5 +60,21 @@ TEST(Dequantize, FloatTypesAreExact) {
   EXPECT_EQ(out, values);
 }
 
+// 1.5 times a scale of its own for each block of 128, the last ones smaller.
+TEST(Dequantize, Fp8CodesAreMultipliedByTheScaleOfTheirBlock) {
+  const int64_t rows = 130, cols = 257;
+  const std::vector<uint8_t> codes(static_cast<size_t>(rows * cols), 0x3C);
+  const std::vector<float> scales = {0.5f, 1, 2, 4, 8, 16};
+  const ConstMatrixView view = {codes.data(), DType::kF8E4M3, rows, cols, static_cast<size_t>(cols), scales.data()};
+  std::vector<float> row(static_cast<size_t>(cols));
+  for (const int64_t r : {0, 127, 128, 129}) {
+    DequantizeRow(view, r, row.data());
+    for (const int64_t c : {0, 127, 128, 255, 256}) {
+      EXPECT_EQ(row[static_cast<size_t>(c)], 1.5f * scales[static_cast<size_t>(r / 128 * 3 + c / 128)])
+          << r << " " << c;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace sluice

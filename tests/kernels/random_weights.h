@@ -14,6 +14,7 @@ namespace sluice {
 
 struct RandomWeights {
   std::vector<uint8_t> bytes;
+  std::vector<float> block_scales;  // kF8E4M3
   ConstMatrixView view;
 
   // Every code is equally likely; scales are such that values stay below about 1.
@@ -27,6 +28,12 @@ struct RandomWeights {
       FillBlock(type, w.bytes.data() + at, rng);
     }
     w.view = {w.bytes.data(), type, rows, cols, row_bytes};
+    if (type == DType::kF8E4M3) {
+      const auto blocks = [](int64_t n) { return static_cast<size_t>((n + kF8BlockSize - 1) / kF8BlockSize); };
+      std::uniform_real_distribution<float> scale(0.5f / 448, 1.0f / 448);
+      for (size_t i = 0; i < blocks(rows) * blocks(cols); ++i) w.block_scales.push_back(scale(rng));
+      w.view.block_scales = w.block_scales.data();
+    }
     return w;
   }
 
@@ -43,7 +50,7 @@ struct RandomWeights {
 
   std::vector<float> Row(int64_t r) const {
     std::vector<float> out(static_cast<size_t>(view.cols));
-    DequantizeRow(view.type, view.row(r), view.cols, out.data());
+    DequantizeRow(view, r, out.data());
     return out;
   }
 
@@ -94,12 +101,15 @@ struct RandomWeights {
       case DType::kQ6_K:
         PutF16(p + 208, positive(rng) / (32 * 128));
         break;
+      case DType::kF8E4M3:
+        if ((*p & 0x7f) == 0x7f) --*p;  // not a NaN
+        break;
     }
   }
 };
 
 inline constexpr DType kAllTypes[] = {DType::kF32,  DType::kF16,  DType::kBf16, DType::kQ8_0, DType::kQ4_0,
-                                      DType::kQ4_1, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K};
+                                      DType::kQ4_1, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K, DType::kF8E4M3};
 
 inline std::vector<float> RandomFloats(int64_t count, uint32_t seed) {
   std::mt19937 rng(seed);

@@ -170,6 +170,7 @@ TEST(GgufFile, RefusesOffsetsThatOverlapAreMisalignedOrOutside) {
 TEST(GgufFile, KnowsTheSizeOfEveryType) {
   for (int t = 0; t < kDTypeCount; ++t) {
     const DType type = static_cast<DType>(t);
+    if (type == DType::kF8E4M3) continue;  // not one of GGUF's
     GgufWriter writer;
     writer.tensors = {ZeroTensor("a", {3, 512}, type)};
     std::string bytes = writer.Bytes();

@@ -108,6 +108,8 @@ class GgufWriter {
         return 14;
       case DType::kBf16:
         return 30;
+      case DType::kF8E4M3:  // GGUF has no such type
+        break;
     }
     return 0;
   }

@@ -84,7 +84,7 @@ TEST(HuggingFaceConfig, JoinsEndTokensOfBothFiles) {
 
 TEST(HuggingFaceConfig, NamesFileFieldAndValueOfWhatItRefuses) {
   EXPECT_EQ(Refusal("model_type", "falcon"),
-            "folder/config.json: model_type \"falcon\" is not supported, only \"llama\" is");
+            "folder/config.json: model_type \"falcon\" is not supported, there are llama, deepseek_v2, deepseek_v3");
   EXPECT_EQ(Refusal("vocab_size", -1), "folder/config.json: vocab_size is -1, 1 to 4194304 are allowed");
   EXPECT_EQ(Refusal("vocab_size", 18446744073709551615u),
             "folder/config.json: vocab_size is 18446744073709551615, 1 to 4194304 are allowed");
@@ -94,7 +94,7 @@ TEST(HuggingFaceConfig, NamesFileFieldAndValueOfWhatItRefuses) {
   EXPECT_THAT(Refusal("architectures", json::array({"LlamaForSequenceClassification"})), HasSubstr("architectures"));
   EXPECT_THAT(Refusal("attention_bias", true), HasSubstr("attention_bias is true"));
   EXPECT_THAT(Refusal("hidden_act", "gelu"), HasSubstr("hidden_act is \"gelu\", only \"silu\" is supported"));
-  EXPECT_THAT(Refusal("quantization_config", {{"bits", 4}}), HasSubstr("quantised safetensors are not supported"));
+  EXPECT_THAT(Refusal("quantization_config", {{"bits", 4}}), HasSubstr("quantised safetensors of a llama"));
   EXPECT_THAT(Refusal("num_key_value_heads", 3), HasSubstr("heads (4) is not a multiple of kv_heads (3)"));
   EXPECT_THAT(Refusal("head_dim", 15), HasSubstr("head_dim (15) is odd"));
   EXPECT_THAT(Refusal("eos_token_id", 320), HasSubstr("ids below vocab_size (320)"));

@@ -59,7 +59,8 @@ inline void AddSmallTensors(GgufWriter& writer, DType type = DType::kQ8_0) {
     const auto weight = static_cast<Weight>(w);
     const WeightShape shape = Shape(weight, config);
     for (int layer = 0; layer < (IsPerLayer(weight) ? config.layers : 1); ++layer) {
-      const std::string name = GgufTensorName(weight, layer);
+      if (CountOf(weight, config, layer) == 0) continue;
+      const std::string name = GgufTensorName(weight, layer, 0);
       writer.tensors.push_back(shape.rows == 1 ? ZeroTensor(name, {shape.cols})
                                                : ZeroTensor(name, {shape.rows, shape.cols}, type));
     }

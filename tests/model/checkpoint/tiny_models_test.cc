@@ -17,14 +17,16 @@ TEST_P(TinyModel, LoadsWithEveryTensorInItsShape) {
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
   const ModelConfig& config = (*checkpoint)->config();
   EXPECT_EQ((*checkpoint)->format(), "huggingface");
-  EXPECT_EQ(config.rope.pairing, RopePairing::kHalf);
+  EXPECT_EQ(config.rope.pairing, config.mla ? RopePairing::kInterleaved : RopePairing::kHalf);
   EXPECT_THAT(config.eos_ids, testing::ElementsAre(2));
   for (int w = 0; w < kWeightCount; ++w) {
     const auto weight = static_cast<Weight>(w);
-    const auto view = (*checkpoint)->Tensor(weight, config.layers - 1);
-    ASSERT_TRUE(view.ok()) << view.status();
-    EXPECT_EQ(view->rows, Shape(weight, config).rows);
-    EXPECT_EQ(view->cols, Shape(weight, config).cols);
+    for (int expert = 0; expert < CountOf(weight, config, config.layers - 1); ++expert) {
+      const auto view = (*checkpoint)->Tensor(weight, config.layers - 1, expert);
+      ASSERT_TRUE(view.ok()) << view.status();
+      EXPECT_EQ(view->rows, Shape(weight, config).rows);
+      EXPECT_EQ(view->cols, Shape(weight, config).cols);
+    }
   }
 }
 
@@ -50,9 +52,9 @@ TEST_P(TinyModel, IsTheSameModelInBothSpellingsOfItsConfig) {
   EXPECT_EQ((*current)->model_hash(), (*hub)->model_hash());
 }
 
-INSTANTIATE_TEST_SUITE_P(Llama, TinyModel,
+INSTANTIATE_TEST_SUITE_P(Models, TinyModel,
                          testing::Values("llama-gqa", "llama-mha", "llama-mqa-tied", "llama-rope-linear",
-                                         "llama-rope-llama3"),
+                                         "llama-rope-llama3", "deepseek-v2-lite", "deepseek-v2-qlora", "deepseek-v3"),
                          [](const auto& info) {
                            std::string name = info.param;
                            std::replace(name.begin(), name.end(), '-', '_');
