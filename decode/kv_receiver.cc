@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "model/handoff.h"
-#include "model/kv_codec.h"
+#include "model/kv_body.h"
 #include "spdlog/spdlog.h"
 
 namespace sluice::decode {
@@ -164,7 +164,7 @@ prometheus::Counter* KvReceiver::Admit(ConnectionId connection, const KvFrameHea
 Status KvReceiver::Check(const KvFrameHeader& header, const ExpectedTransfer& expected) const {
   switch (header.kind) {
     case FrameKind::kKv:
-      return CheckKvHeader(header, options_.layout, options_.wire, layout_hash_, expected.prompt_tokens);
+      return CheckKvHeader(header, options_.layout, layout_hash_, /*first_token=*/0, expected.prompt_tokens);
     case FrameKind::kCommit:
       if (header.layout_hash != layout_hash_) {
         return absl::FailedPreconditionError(absl::StrCat("commit: layout hash ", absl::Hex(header.layout_hash),
@@ -178,9 +178,12 @@ Status KvReceiver::Check(const KvFrameHeader& header, const ExpectedTransfer& ex
       return absl::InvalidArgumentError(
           absl::StrCat("abort: a reason of ", header.payload_bytes, " bytes, at most ", kTransferResultBytesMax));
     case FrameKind::kResult:
+    case FrameKind::kResend:
+    case FrameKind::kCredit:
       break;
   }
-  return absl::InvalidArgumentError("a result frame, which only decode sends");
+  return absl::InvalidArgumentError(
+      absl::StrCat("a frame of kind ", static_cast<int>(header.kind), ", which only decode sends"));
 }
 
 StatusOr<Landing> KvReceiver::Drop(prometheus::Counter& reason) {
@@ -210,7 +213,7 @@ void KvReceiver::SendResult(ConnectionId connection, const KvFrameHeader& about,
   const absl::Span<const std::byte> bytes(reinterpret_cast<const std::byte*>(payload->data()), payload->size());
   KvFrameHeader header;
   header.kind = FrameKind::kResult;
-  header.codec = options_.wire;
+  header.codec = about.codec;
   header.payload_bytes = bytes.size();
   header.request = about.request;
   header.reservation = about.reservation;

@@ -51,7 +51,6 @@ struct ExpectedTransfer {
 struct KvReceiverOptions {
   proto::Hello hello;  // ours
   KvLayout layout;
-  KvCodec wire = KvCodec::kBf16;
 };
 
 class KvReceiver final : public Receiver {

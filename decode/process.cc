@@ -87,7 +87,10 @@ proto::WorkerStatus DecodeProcess::Identity() const {
   identity.set_epoch(epoch_.value);
   identity.set_model_name(config.name);
   identity.set_model_hash(checkpoint_->model_hash());
-  *identity.mutable_layout() = ToProto(kv_options_.layout, kv_options_.codec, kv_options_.page_tokens);
+  *identity.mutable_layout() = ToProto(kv_options_.layout);
+  identity.set_page_tokens(static_cast<uint32_t>(kv_options_.page_tokens));
+  identity.set_store_codec(std::string(Name(kv_options_.codec)));
+  for (const KvCodec codec : WireCodecs(kv_options_.layout)) identity.add_wire_codecs(std::string(Name(codec)));
   identity.set_vocab_size(static_cast<uint32_t>(config.vocab_size));
   identity.set_context_tokens_max(static_cast<uint32_t>(config.context_tokens_max));
   return identity;
@@ -153,7 +156,8 @@ Status DecodeProcess::StartWorker() {
       .stream_tokens_max = options_.stream_tokens_max,
       .identity = Identity(),
       .layout = kv_options_.layout,
-      .wire = kv_options_.codec};
+      .store = kv_options_.codec,
+      .wire = WireCodecs(kv_options_.layout)};
   const ModelFacts facts = {.tokenizer = tokenizer_.get(),
                             .eos_ids = config.eos_ids,
                             .vocab_size = config.vocab_size,

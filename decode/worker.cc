@@ -20,9 +20,8 @@ Worker::Worker(WorkerOptions options, const ModelFacts& model, const ClusterKey&
       metrics_(metrics),
       mailbox_(static_cast<size_t>(options_.mailbox_messages_max)),
       receiver_({.hello = MakeHello("decode", Epoch{options_.identity.epoch()}, options_.identity.model_hash(),
-                                    options_.identity.layout(), options_.wire),
-                 .layout = options_.layout,
-                 .wire = options_.wire},
+                                    options_.identity.layout(), options_.store, options_.wire),
+                 .layout = options_.layout},
                 staging, metrics,
                 [this](ReceiverEvent event) {
                   std::visit([this](auto&& message) { mailbox_.Post(std::move(message)); }, std::move(event));

@@ -45,7 +45,8 @@ struct WorkerOptions {
   // Who we are: role, epoch, model and layout. GetStatus adds what changes.
   proto::WorkerStatus identity;
   KvLayout layout;
-  KvCodec wire = KvCodec::kBf16;
+  KvCodec store = KvCodec::kBf16;
+  std::vector<KvCodec> wire;  // that it takes
 };
 
 class Worker {

@@ -79,7 +79,8 @@ proto::ReserveReply Worker::Promise(const Reservation& reservation) {
       absl::ToUnixMillis(std::min(clock_->Now() + options_.reservations.queue_wait_max, reservation.request_deadline)));
   ticket.set_model_hash(options_.identity.model_hash());
   ticket.set_layout_hash(LayoutHash(options_.identity.layout()));
-  ticket.set_wire_codec(std::string(sluice::Name(options_.wire)));
+  for (const KvCodec codec : options_.wire) ticket.add_wire_codecs(std::string(sluice::Name(codec)));
+  ticket.set_store_codec(std::string(sluice::Name(options_.store)));
   ticket.set_kv_address(transport_->address());
   ticket.set_prompt_tokens(static_cast<uint32_t>(reservation.demand.prompt_tokens));
   proto::ReserveReply reply;

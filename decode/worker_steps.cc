@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "decode/worker.h"
-#include "model/kv_codec.h"
+#include "model/kv_body.h"
 #include "spdlog/spdlog.h"
 
 namespace sluice::decode {
@@ -26,10 +26,11 @@ Status Worker::Place(const Arrival& arrival, Request& request) {
   if (header.kind == FrameKind::kCommit) {
     SLUICE_RETURN_IF_ERROR(request.OnCommit(now, arrival.body.bytes()));
   } else {
-    SLUICE_RETURN_IF_ERROR(request.OnFrame(now, header.layer, header.first_token, header.tokens));
+    for (int layer = header.layer; layer < header.layer + header.layers; ++layer)
+      SLUICE_RETURN_IF_ERROR(request.OnFrame(now, layer, header.first_token, header.tokens));
     const PageLease& pages = reservations_.Find(header.reservation)->choices[0];
     SLUICE_RETURN_IF_ERROR(
-        ScatterBody(*pool_, pages.pages(), {header.layer, header.first_token, header.tokens}, arrival.body.bytes()));
+        DecodeBody(*pool_, pages.pages(), RangeOf(header), header.codec, arrival.body.bytes()).status());
   }
   reservations_.OnFrame(now, header.reservation, header.generation);
   return absl::OkStatus();

@@ -163,6 +163,8 @@ WorkerSnapshot Fleet::Snapshot(const Worker& worker) const {
   out.epoch = status.epoch();
   out.model_hash = status.model_hash();
   out.layout = status.layout();
+  out.wire_codecs = {status.wire_codecs().begin(), status.wire_codecs().end()};
+  out.page_tokens = static_cast<int>(status.page_tokens());
   out.pages_total = status.kv_pages_total();
   out.pages_free = status.kv_pages_free();
   out.queued_prompt_tokens = static_cast<int64_t>(status.queued_prompt_tokens());
@@ -197,7 +199,7 @@ int64_t Fleet::context_tokens_max() const {
 
 void Fleet::Promise(const Route& route, const RequestShape& shape) {
   Worker& decode = *decode_[route.decode];
-  decode.promised.Add(PagesNeeded(shape, decode.status.layout().page_tokens()));
+  decode.promised.Add(PagesNeeded(shape, decode.status.page_tokens()));
   prefill_[route.prefill]->promised.Add(shape.prompt_tokens);
 }
 

@@ -30,7 +30,7 @@ double PredictedSeconds(const WorkerSnapshot& worker, const RequestShape& shape,
 // Smaller is better.
 using DecodeRank = std::tuple<bool, bool, int64_t>;
 DecodeRank RankDecode(const WorkerSnapshot& worker, const RequestShape& shape) {
-  const bool full = worker.pages_free < PagesNeeded(shape, worker.layout.page_tokens());
+  const bool full = worker.pages_free < PagesNeeded(shape, worker.page_tokens);
   return {worker.suspect, full, -worker.pages_free};
 }
 
@@ -64,13 +64,18 @@ std::string Mismatch(const WorkerSnapshot& prefill, const WorkerSnapshot& decode
   const proto::KvLayout& p = prefill.layout;
   const proto::KvLayout& d = decode.layout;
   compare("model hash", prefill.model_hash, decode.model_hash);
+  compare("KV kind", p.kind(), d.kind());
   compare("layers", p.layers(), d.layers());
   compare("kv_heads", p.kv_heads(), d.kv_heads());
   compare("head_dim", p.head_dim(), d.head_dim());
-  compare("store codec", p.store_codec(), d.store_codec());
+  compare("latent", p.latent(), d.latent());
+  compare("rope_dim", p.rope_dim(), d.rope_dim());
   compare("rope pairing", p.rope_pairing(), d.rope_pairing());
-  compare("page_tokens", p.page_tokens(), d.page_tokens());
   compare("tensor parallel degree", p.tensor_parallel(), d.tensor_parallel());
+  const bool share = std::any_of(prefill.wire_codecs.begin(), prefill.wire_codecs.end(), [&decode](const auto& name) {
+    return std::find(decode.wire_codecs.begin(), decode.wire_codecs.end(), name) != decode.wire_codecs.end();
+  });
+  if (!share) compare("wire codecs", absl::StrJoin(prefill.wire_codecs, "|"), absl::StrJoin(decode.wire_codecs, "|"));
   if (differences.empty()) return "";
   return absl::StrCat("prefill ", prefill.address, " and decode ", decode.address, " have ",
                       absl::StrJoin(differences, ", "));

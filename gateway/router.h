@@ -19,6 +19,8 @@ struct WorkerSnapshot {
   uint64_t epoch = 0;
   std::string model_hash;
   proto::KvLayout layout;
+  std::vector<std::string> wire_codecs;  // that it sends or takes
+  int page_tokens = 0;
 
   int64_t pages_total = 0;  // decode
   int64_t pages_free = 0;   // decode; less what was promised to requests since its last report

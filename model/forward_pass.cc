@@ -41,8 +41,8 @@ PagedKv ViewOf(KvPool& kv, int layer) {
   const KvPoolOptions& o = kv.options();
   const DType type = o.codec == KvCodec::kF32 ? DType::kF32 : DType::kBf16;
   const size_t row_bytes = RowBytes(type, static_cast<size_t>(o.layout.head_dim));
-  return {.k = kv.K(0, layer),
-          .v = kv.V(0, layer),
+  return {.k = kv.Plane(0, layer, 0).codes,
+          .v = kv.Plane(0, layer, 1).codes,
           .k_row_bytes = row_bytes,
           .v_row_bytes = row_bytes,
           .page_stride_bytes = LayerBytes(o.layout, o.codec, o.page_tokens),
@@ -165,8 +165,8 @@ void ForwardPass::ProjectAndStore(int layer, KvPool& kv) {
                sin_ + r * config_.head_dim, config_.head_dim, interleaved);
     }
     const size_t offset = static_cast<size_t>(row.slot) * slot_bytes;
-    ConvertRow(k + r * qkv_stride_, kv_floats, view.type, kv.K(row.page, layer) + offset);
-    ConvertRow(v + r * qkv_stride_, kv_floats, view.type, kv.V(row.page, layer) + offset);
+    ConvertRow(k + r * qkv_stride_, kv_floats, view.type, kv.Plane(row.page, layer, 0).codes + offset);
+    ConvertRow(v + r * qkv_stride_, kv_floats, view.type, kv.Plane(row.page, layer, 1).codes + offset);
   });
 }
 

@@ -87,14 +87,15 @@ Status CheckSampling(const proto::HandoffRecord& record, const HandoffExpectatio
 }  // namespace
 
 proto::Hello MakeHello(std::string_view role, Epoch epoch, const std::string& model_hash, const proto::KvLayout& layout,
-                       KvCodec wire) {
+                       KvCodec store, const std::vector<KvCodec>& wire) {
   proto::Hello hello;
   hello.set_protocol_version(kKvProtocolVersion);
   hello.set_role(std::string(role));
   hello.set_epoch(epoch.value);
   hello.set_model_hash(model_hash);
   *hello.mutable_layout() = layout;
-  hello.set_wire_codec(std::string(Name(wire)));
+  hello.set_store_codec(std::string(Name(store)));
+  for (const KvCodec codec : wire) hello.add_wire_codecs(std::string(Name(codec)));
   return hello;
 }
 
@@ -113,7 +114,9 @@ Status CompareHello(const proto::Hello& mine, const proto::Hello& theirs) {
   };
   compare("protocol version", mine.protocol_version(), theirs.protocol_version());
   compare("model hash", mine.model_hash(), theirs.model_hash());
-  compare("wire codec", mine.wire_codec(), theirs.wire_codec());
+  if (SharedWireCodecs(mine, theirs).empty())
+    differences.push_back(absl::StrCat("no wire codec in common: ours ", absl::StrJoin(mine.wire_codecs(), "|"),
+                                       ", theirs ", absl::StrJoin(theirs.wire_codecs(), "|")));
   const Status layout = Compare(mine.layout(), theirs.layout());
   if (!layout.ok()) differences.push_back(std::string(layout.message()));
   const bool complementary = (mine.role() == "prefill" && theirs.role() == "decode") ||
@@ -123,6 +126,17 @@ Status CompareHello(const proto::Hello& mine, const proto::Hello& theirs) {
         absl::StrCat("roles must be prefill and decode: ours ", mine.role(), ", theirs ", theirs.role()));
   if (differences.empty()) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat("handshake refused: ", absl::StrJoin(differences, "; ")));
+}
+
+std::vector<KvCodec> SharedWireCodecs(const proto::Hello& mine, const proto::Hello& theirs) {
+  const auto names = [](const proto::Hello& hello, std::string_view name) {
+    return std::find(hello.wire_codecs().begin(), hello.wire_codecs().end(), name) != hello.wire_codecs().end();
+  };
+  std::vector<KvCodec> shared;
+  for (const KvCodecInfo& info : KvCodecs()) {
+    if (names(mine, info.name) && names(theirs, info.name)) shared.push_back(info.codec);
+  }
+  return shared;
 }
 
 size_t HandoffRecordBytesMax(int prompt_tokens, int n) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "common/ids.h"
 #include "common/proto/handoff.pb.h"
@@ -16,13 +17,17 @@ namespace sluice {
 inline constexpr size_t kHelloBytesMax = 4096;
 
 // A process's hello, version kKvProtocolVersion; `role` is "prefill" or "decode".
+// `wire` are the codecs that it sends or takes, `store` is how it keeps KV.
 proto::Hello MakeHello(std::string_view role, Epoch epoch, const std::string& model_hash, const proto::KvLayout& layout,
-                       KvCodec wire);
+                       KvCodec store, const std::vector<KvCodec>& wire);
 // InvalidArgument where the bytes are too many or no hello.
 StatusOr<proto::Hello> ParseHello(std::string_view bytes);
-// OK where the two may exchange KV: protocol version, model hash, layout and wire codec are equal, and one is a prefill
-// and the other a decode. Else FailedPrecondition with every difference, each with both values.
+// OK where the two may exchange KV: protocol version, model hash and layout are equal, they share a wire codec, and one
+// is a prefill and the other a decode. Else FailedPrecondition with every difference, each with both values.
 Status CompareHello(const proto::Hello& mine, const proto::Hello& theirs);
+
+// The codecs that both name, in the order of the enum.
+std::vector<KvCodec> SharedWireCodecs(const proto::Hello& mine, const proto::Hello& theirs);
 
 // What a receiver knows of a request before its record comes: from the reservation and the model.
 struct HandoffExpectation {

@@ -12,9 +12,6 @@ namespace {
 constexpr uint32_t kMagic = 0x564B4C53;  // "SLKV" as bytes
 constexpr size_t kCrcOffset = 76;
 
-// Codes of codecs on the wire are fixed here, apart from the enum's order; 0 is nobody's.
-constexpr uint8_t CodecCode(KvCodec codec) { return codec == KvCodec::kF32 ? 1 : 2; }
-
 template <typename T>
 void Put(std::string& out, size_t offset, T value) {
   for (size_t i = 0; i < sizeof(T); ++i) out[offset + i] = static_cast<char>(static_cast<uint64_t>(value) >> (8 * i));
@@ -34,17 +31,20 @@ Status Unexpected(std::string_view field, uint64_t value, std::string_view expec
 }
 
 Status CheckTokenRange(const KvFrameHeader& h) {
-  if (h.kind != FrameKind::kKv) {
+  if (h.kind != FrameKind::kKv && h.kind != FrameKind::kResend) {
+    if (h.layers != 0) return Unexpected("layers", h.layers, "0 in a frame without KV");
     if (h.tokens != 0) return Unexpected("tokens", h.tokens, "0 in a frame without KV");
     if (h.first_token != 0) return Unexpected("first_token", h.first_token, "0 in a frame without KV");
     if (h.layer != 0) return Unexpected("layer", h.layer, "0 in a frame without KV");
   } else {
+    if (h.layers == 0) return Unexpected("layers", 0, "at least 1 in a KV frame");
     if (h.tokens == 0) return Unexpected("tokens", 0, "at least 1 in a KV frame");
     if (h.first_token > std::numeric_limits<uint32_t>::max() - h.tokens)
       return Unexpected("first_token", h.first_token, absl::StrCat("at most 2^32 - 1 with its ", h.tokens, " tokens"));
-    if (h.payload_bytes == 0) return Unexpected("payload_bytes", 0, "at least 1 in a KV frame");
+    if (h.kind == FrameKind::kKv && h.payload_bytes == 0)
+      return Unexpected("payload_bytes", 0, "at least 1 in a KV frame");
   }
-  // Version 1 sends every token; a policy's position list comes with the version that can place it.
+  // Every token is sent; a policy's position list comes with the version that can place it.
   if (h.kept_positions != 0) return Unexpected("kept_positions", h.kept_positions, "0");
   return absl::OkStatus();
 }
@@ -57,8 +57,9 @@ std::string Encode(const KvFrameHeader& header, absl::Span<const std::byte> payl
   Put<uint32_t>(out, 0, kMagic);
   Put<uint16_t>(out, 4, kKvProtocolVersion);
   Put<uint8_t>(out, 6, static_cast<uint8_t>(header.kind));
-  Put<uint8_t>(out, 7, CodecCode(header.codec));
+  Put<uint8_t>(out, 7, Info(header.codec).wire_code);
   Put<uint16_t>(out, 8, header.layer);
+  Put<uint16_t>(out, 10, header.layers);
   Put<uint32_t>(out, 12, header.kept_positions);
   Put<uint32_t>(out, 16, header.first_token);
   Put<uint32_t>(out, 20, header.tokens);
@@ -80,17 +81,16 @@ StatusOr<KvFrameHeader> DecodeKvFrameHeader(std::string_view bytes) {
 
   KvFrameHeader h;
   const auto kind = Get<uint8_t>(bytes, 6);
-  if (kind < static_cast<uint8_t>(FrameKind::kKv) || kind > static_cast<uint8_t>(FrameKind::kAbort))
-    return Unexpected("kind", kind, "1 to 4");
+  if (kind < static_cast<uint8_t>(FrameKind::kKv) || kind > static_cast<uint8_t>(FrameKind::kCredit))
+    return Unexpected("kind", kind, "1 to 6");
   h.kind = static_cast<FrameKind>(kind);
-  const auto codec = Get<uint8_t>(bytes, 7);
-  if (codec != CodecCode(KvCodec::kF32) && codec != CodecCode(KvCodec::kBf16))
-    return Unexpected("codec", codec, "1 (f32) or 2 (bf16)");
-  h.codec = codec == CodecCode(KvCodec::kF32) ? KvCodec::kF32 : KvCodec::kBf16;
-  if (Get<uint16_t>(bytes, 10) != 0) return Unexpected("bytes 10 to 11", Get<uint16_t>(bytes, 10), "0");
+  const StatusOr<KvCodec> codec = KvCodecOfWireCode(Get<uint8_t>(bytes, 7));
+  if (!codec.ok()) return WithContext(codec.status(), "KV frame header");
+  h.codec = *codec;
   if (Get<uint32_t>(bytes, 72) != 0) return Unexpected("bytes 72 to 75", Get<uint32_t>(bytes, 72), "0");
 
   h.layer = Get<uint16_t>(bytes, 8);
+  h.layers = Get<uint16_t>(bytes, 10);
   h.kept_positions = Get<uint32_t>(bytes, 12);
   h.first_token = Get<uint32_t>(bytes, 16);
   h.tokens = Get<uint32_t>(bytes, 20);
@@ -104,19 +104,42 @@ StatusOr<KvFrameHeader> DecodeKvFrameHeader(std::string_view bytes) {
   return h;
 }
 
-Status VerifyCrc(std::string_view header_bytes, absl::Span<const std::byte> payload) {
+Status VerifyCrc(std::string_view header_bytes, absl::Span<const absl::Span<std::byte>> payload) {
   if (header_bytes.size() != kKvFrameHeaderBytes)
     return absl::DataLossError(
         absl::StrCat("KV frame header of ", header_bytes.size(), " bytes, expected ", kKvFrameHeaderBytes));
   const auto payload_bytes = Get<uint64_t>(header_bytes, 24);
-  if (payload_bytes != payload.size())
-    return absl::DataLossError(absl::StrCat("KV frame of ", payload.size(), " bytes, its header says ", payload_bytes));
+  size_t size = 0;
+  uint32_t found = Crc32c(header_bytes.data(), kCrcOffset);
+  for (const absl::Span<std::byte> piece : payload) {
+    size += piece.size();
+    found = Crc32c(piece.data(), piece.size(), found);
+  }
+  if (payload_bytes != size)
+    return absl::DataLossError(absl::StrCat("KV frame of ", size, " bytes, its header says ", payload_bytes));
   const auto sent = Get<uint32_t>(header_bytes, kCrcOffset);
-  const uint32_t found = Crc32c(payload.data(), payload.size(), Crc32c(header_bytes.data(), kCrcOffset));
   if (sent != found)
     return absl::DataLossError(absl::StrCat("KV frame CRC32C: sent ", absl::Hex(sent, absl::kZeroPad8), ", found ",
                                             absl::Hex(found, absl::kZeroPad8)));
   return absl::OkStatus();
+}
+
+Status VerifyCrc(std::string_view header_bytes, absl::Span<const std::byte> payload) {
+  const absl::Span<std::byte> piece(const_cast<std::byte*>(payload.data()), payload.size());  // only read
+  return VerifyCrc(header_bytes, absl::MakeConstSpan(&piece, 1));
+}
+
+std::string EncodeCredit(uint64_t bytes) {
+  std::string out(kCreditPayloadBytes, '\0');
+  Put<uint64_t>(out, 0, bytes);
+  return out;
+}
+
+StatusOr<uint64_t> DecodeCredit(absl::Span<const std::byte> payload) {
+  if (payload.size() != kCreditPayloadBytes)
+    return absl::InvalidArgumentError(
+        absl::StrCat("a credit of ", payload.size(), " bytes, expected ", kCreditPayloadBytes));
+  return Get<uint64_t>({reinterpret_cast<const char*>(payload.data()), payload.size()}, 0);
 }
 
 }  // namespace sluice

@@ -1,6 +1,7 @@
 // The header in front of each KV payload on the wire: fixed size, little-endian, no pointers, nothing inferred. One
-// frame is one layer's KV of one token range in the wire codec: encode(K), then encode(V) at the next multiple of 16.
-// kCommit frames carry a serialised HandoffRecord instead, kResult frames a TransferResult.
+// frame is the KV of one token range in some consecutive layers, in a wire codec (kv_body.h). Frames of the other kinds
+// carry a HandoffRecord (kCommit), a TransferResult (kResult, kAbort), 8 bytes of credit (kCredit), or nothing
+// (kResend, which names the frame that is wanted again).
 #pragma once
 
 #include <cstdint>
@@ -14,14 +15,22 @@
 
 namespace sluice {
 
-inline constexpr uint32_t kKvProtocolVersion = 1;
+inline constexpr uint32_t kKvProtocolVersion = 2;
 
-enum class FrameKind : uint8_t { kKv = 1, kCommit = 2, kResult = 3, kAbort = 4 };
+enum class FrameKind : uint8_t {
+  kKv = 1,      // prefill to decode
+  kCommit = 2,  // likewise
+  kResult = 3,  // decode to prefill: how the transfer ended
+  kAbort = 4,   // prefill to decode: gave up
+  kResend = 5,  // decode to prefill: that KV frame came damaged
+  kCredit = 6,  // decode to prefill: so many bytes of KV payload of this connection are dealt with; of no request
+};
 
 struct KvFrameHeader {
   FrameKind kind = FrameKind::kKv;
   KvCodec codec = KvCodec::kBf16;
-  uint16_t layer = 0;
+  uint16_t layer = 0;   // the first of
+  uint16_t layers = 0;  // so many; 0 where the kind has no token range
   uint32_t first_token = 0;
   uint32_t tokens = 0;
   uint32_t kept_positions = 0;  // entries of a position list before the KV; 0 while every token is sent
@@ -36,18 +45,24 @@ struct KvFrameHeader {
 inline constexpr size_t kKvFrameHeaderBytes = 80;
 
 // Bytes of a header, every number little-endian, unnamed ones zero:
-//   0 magic "SLKV" | 4 version u16 | 6 kind u8 | 7 codec u8 (1 f32, 2 bf16) | 8 layer u16 | 10 zero u16
+//   0 magic "SLKV" | 4 version u16 | 6 kind u8 | 7 codec u8 (KvCodecInfo::wire_code) | 8 layer u16 | 10 layers u16
 //   12 kept_positions u32 | 16 first_token u32 | 20 tokens u32 | 24 payload_bytes u64 | 32 request u64
 //   40 reservation u64 | 48 epoch u64 | 56 generation u64 | 64 layout_hash u64 | 72 zero u32 | 76 CRC32C u32
 
 // The header with a CRC32C over itself and `payload` in its last four bytes.
 // REQUIRES: header.payload_bytes == payload.size().
 std::string Encode(const KvFrameHeader& header, absl::Span<const std::byte> payload);
-// Checks length, magic, version, kind, codec, the zeros, and that the token range fits the kind: kKv frames have
-// tokens, the others have none. The CRC is checked by VerifyCrc once the payload is there. InvalidArgument names the
-// field with its value and what was expected.
+// Checks length, magic, version, kind, codec, the zeros, and that the token range fits the kind: kKv and kResend frames
+// have layers and tokens, the others have none. The CRC is checked by VerifyCrc once the payload is there.
+// InvalidArgument names the field with its value and what was expected.
 StatusOr<KvFrameHeader> DecodeKvFrameHeader(std::string_view bytes);
-// DataLoss with both CRCs where header or payload were changed.
+// DataLoss with both CRCs where header or payload were changed. The payload may lie in pieces.
+Status VerifyCrc(std::string_view header_bytes, absl::Span<const absl::Span<std::byte>> payload);
 Status VerifyCrc(std::string_view header_bytes, absl::Span<const std::byte> payload);
+
+// The payload of a kCredit frame.
+inline constexpr size_t kCreditPayloadBytes = 8;
+std::string EncodeCredit(uint64_t bytes);
+StatusOr<uint64_t> DecodeCredit(absl::Span<const std::byte> payload);  // InvalidArgument for another length
 
 }  // namespace sluice

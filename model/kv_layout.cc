@@ -1,7 +1,5 @@
 #include "model/kv_layout.h"
 
-#include <vector>
-
 #include "absl/strings/str_join.h"
 
 namespace sluice {
@@ -12,59 +10,73 @@ std::string_view PairingName(RopePairing pairing) {
   return pairing == RopePairing::kInterleaved ? "interleaved" : "half";
 }
 
-size_t ElementBytes(KvCodec codec) { return codec == KvCodec::kF32 ? 4 : 2; }
-
-// A row is one (token, kv head): codecs that keep something beside the codes keep it per row, so sizes are counted in
-// rows and never from the elements of several heads together.
-size_t CodecRowBytes(const KvLayout& layout, KvCodec codec) {
-  return static_cast<size_t>(layout.head_dim) * ElementBytes(codec);
-}
-
 // Every field of the message, named, in one order: what the hash runs over and what Compare walks.
 std::vector<std::pair<std::string_view, std::string>> Fields(const proto::KvLayout& layout) {
-  return {{"layers", absl::StrCat(layout.layers())},
+  return {{"kind", layout.kind()},
+          {"layers", absl::StrCat(layout.layers())},
           {"kv_heads", absl::StrCat(layout.kv_heads())},
           {"head_dim", absl::StrCat(layout.head_dim())},
-          {"store_codec", layout.store_codec()},
+          {"latent", absl::StrCat(layout.latent())},
+          {"rope_dim", absl::StrCat(layout.rope_dim())},
           {"rope_pairing", layout.rope_pairing()},
-          {"page_tokens", absl::StrCat(layout.page_tokens())},
           {"tensor_parallel", absl::StrCat(layout.tensor_parallel())}};
 }
 
 }  // namespace
 
-std::string_view Name(KvCodec codec) { return codec == KvCodec::kF32 ? "f32" : "bf16"; }
-
-StatusOr<KvCodec> ParseKvCodec(std::string_view name) {
-  for (const KvCodec codec : {KvCodec::kF32, KvCodec::kBf16}) {
-    if (name == Name(codec)) return codec;
-  }
-  return absl::InvalidArgumentError(absl::StrCat("unknown KV codec '", std::string(name), "': there are f32 and bf16"));
+KvLayout KvLayout::Of(const ModelConfig& config) {
+  return Gqa(config.layers, config.kv_heads, config.head_dim, config.rope.pairing);
 }
 
-KvLayout KvLayout::Of(const ModelConfig& config) {
-  return {.layers = config.layers,
-          .kv_heads = config.kv_heads,
-          .head_dim = config.head_dim,
-          .pairing = config.rope.pairing};
+std::string ToString(const KvLayout& layout) {
+  const std::string pairs = absl::StrCat(", ", std::string(PairingName(layout.pairing)), " pairs");
+  if (layout.kind == KvKind::kMla)
+    return absl::StrCat(layout.layers, " layers of a latent of ", layout.latent, " + ", layout.rope_dim, pairs);
+  return absl::StrCat(layout.layers, " layers of ", layout.kv_heads, " kv heads of ", layout.head_dim, pairs);
+}
+
+Status CheckCodec(const KvLayout& layout, KvCodec codec) { return Info(codec).check(layout.row()); }
+
+StatusOr<KvCodec> ChooseStoreCodec(std::string_view name, const KvLayout& layout) {
+  if (name == "auto") return KvCodec::kBf16;
+  SLUICE_ASSIGN_OR_RETURN(const KvCodec codec, ParseKvCodec(name));
+  SLUICE_RETURN_IF_ERROR(CheckCodec(layout, codec));
+  return codec;
+}
+
+std::vector<KvCodec> WireCodecs(const KvLayout& layout) {
+  std::vector<KvCodec> codecs;
+  for (const KvCodecInfo& info : KvCodecs()) {
+    if (info.check(layout.row()).ok()) codecs.push_back(info.codec);
+  }
+  return codecs;
+}
+
+// A row is one (token, kv head): codecs that keep something beside the codes keep it per row, so sizes are counted in
+// rows and never from the elements of several heads together.
+PlaneBytes TensorBytes(const KvLayout& layout, KvCodec codec, int64_t tokens) {
+  const KvCodecInfo& info = Info(codec);
+  const size_t rows = static_cast<size_t>(layout.rows_per_token()) * static_cast<size_t>(tokens);
+  return {.codes = info.code_bytes(layout.row()) * rows, .scales = info.scale_bytes(layout.row()) * rows};
 }
 
 size_t LayerBytes(const KvLayout& layout, KvCodec codec, int64_t slots) {
-  return 2 * CodecRowBytes(layout, codec) * static_cast<size_t>(layout.kv_heads) * static_cast<size_t>(slots);
+  return static_cast<size_t>(layout.tensors()) * TensorBytes(layout, codec, slots).total();
 }
 
 size_t Bytes(const KvLayout& layout, KvCodec codec, int64_t slots) {
   return LayerBytes(layout, codec, slots) * static_cast<size_t>(layout.layers);
 }
 
-proto::KvLayout ToProto(const KvLayout& layout, KvCodec store, int page_tokens) {
+proto::KvLayout ToProto(const KvLayout& layout) {
   proto::KvLayout message;
+  message.set_kind(layout.kind == KvKind::kGqa ? "gqa" : "mla");
   message.set_layers(static_cast<uint32_t>(layout.layers));
   message.set_kv_heads(static_cast<uint32_t>(layout.kv_heads));
   message.set_head_dim(static_cast<uint32_t>(layout.head_dim));
-  message.set_store_codec(std::string(Name(store)));
+  message.set_latent(static_cast<uint32_t>(layout.latent));
+  message.set_rope_dim(static_cast<uint32_t>(layout.rope_dim));
   message.set_rope_pairing(std::string(PairingName(layout.pairing)));
-  message.set_page_tokens(static_cast<uint32_t>(page_tokens));
   message.set_tensor_parallel(1);
   return message;
 }

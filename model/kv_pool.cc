@@ -8,7 +8,9 @@ namespace sluice {
 struct KvPool::Impl {
   KvPoolOptions options;
   Buffer memory;
-  size_t part_bytes = 0;              // K and V of one layer of one page
+  size_t part_bytes = 0;  // all tensors of one layer of one page
+  size_t tensor_bytes = 0;
+  size_t codes_bytes = 0;             // of a tensor
   std::vector<int32_t> leases;        // per page: how many leases hold it
   std::vector<PageIndex> free_pages;  // the last one given back goes first: it is the likeliest to be in a cache
 };
@@ -52,15 +54,18 @@ Status PageLease::Extend(int pages) {
 
 StatusOr<std::unique_ptr<KvPool>> KvPool::Create(const KvPoolOptions& options) {
   const KvLayout& layout = options.layout;
-  if (options.pages <= 0 || options.page_tokens <= 0 || layout.layers <= 0 || layout.kv_heads <= 0 ||
-      layout.head_dim <= 0) {
+  if (options.pages <= 0 || options.page_tokens <= 0 || layout.layers <= 0 || layout.rows_per_token() <= 0 ||
+      layout.row().channels <= 0) {
     return absl::InvalidArgumentError(absl::StrCat("a KV pool needs positive sizes: ", options.pages, " pages of ",
-                                                   options.page_tokens, " tokens, ", layout.layers, " layers, ",
-                                                   layout.kv_heads, " kv heads of ", layout.head_dim));
+                                                   options.page_tokens, " tokens, ", ToString(layout)));
   }
+  SLUICE_RETURN_IF_ERROR(CheckCodec(layout, options.codec));
   auto impl = std::make_unique<Impl>();
   impl->options = options;
   impl->part_bytes = LayerBytes(layout, options.codec, options.page_tokens);
+  const PlaneBytes tensor = TensorBytes(layout, options.codec, options.page_tokens);
+  impl->tensor_bytes = tensor.total();
+  impl->codes_bytes = tensor.codes;
   const size_t bytes = Bytes(layout, options.codec, int64_t{options.page_tokens} * options.pages);
   SLUICE_ASSIGN_OR_RETURN(impl->memory, Buffer::Create(bytes, /*touch=*/true));
   impl->leases.assign(static_cast<size_t>(options.pages), 0);
@@ -90,7 +95,7 @@ StatusOr<PageLease> KvPool::Fork(const PageLease& from, int64_t tokens) {
   SLUICE_ASSIGN_OR_RETURN(PageLease lease, Lease(partial ? 1 : 0));
   if (partial) {
     for (int layer = 0; layer < impl_->options.layout.layers; ++layer) {
-      std::memcpy(K(lease.pages_[0], layer), K(from.pages_[whole], layer), impl_->part_bytes);
+      std::memcpy(Plane(lease.pages_[0], layer, 0).codes, Plane(from.pages_[whole], layer, 0).codes, impl_->part_bytes);
     }
   }
   lease.pages_.insert(lease.pages_.begin(), from.pages_.begin(), from.pages_.begin() + static_cast<ptrdiff_t>(whole));
@@ -108,11 +113,11 @@ int KvPool::PagesFor(int64_t tokens) const {
 const KvPoolOptions& KvPool::options() const { return impl_->options; }
 size_t KvPool::bytes() const { return impl_->memory.size(); }
 
-std::byte* KvPool::K(PageIndex page, int layer) {
+KvPlane KvPool::Plane(PageIndex page, int layer, int tensor) const {
   const auto part = static_cast<size_t>(layer) * static_cast<size_t>(impl_->options.pages) + static_cast<size_t>(page);
-  return impl_->memory.data() + part * impl_->part_bytes;
+  std::byte* const codes =
+      impl_->memory.data() + part * impl_->part_bytes + static_cast<size_t>(tensor) * impl_->tensor_bytes;
+  return {codes, codes + impl_->codes_bytes};
 }
-
-std::byte* KvPool::V(PageIndex page, int layer) { return K(page, layer) + impl_->part_bytes / 2; }
 
 }  // namespace sluice

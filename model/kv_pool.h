@@ -2,11 +2,11 @@
 // over all layers. Pages are counted, so that n choices share the pages of one prompt. Driven by one thread (the
 // worker's); leases may be dropped only there.
 //
-// The part of a page that belongs to one layer holds K [page_tokens, kv_heads, head_dim] and then V of the same shape,
-// rows contiguous: the order of a wire frame. Parts lie layer by layer, not page by page: attention reads one layer of
-// all pages of a sequence, and pages leased together are neighbours there. With whole pages in a row, each part of a
-// layer is in another 4 KiB page of the machine's, and a decode step at depth 4096 spent two thirds of its time on
-// translating addresses.
+// The part of a page that belongs to one layer holds, tensor by tensor (K, then V; or the latents), the codes of all
+// its rows, [page_tokens, rows_per_token], and then their scales: the planes of a wire frame. Parts lie layer by layer,
+// not page by page: attention reads one layer of all pages of a sequence, and pages leased together are neighbours
+// there. With whole pages in a row, each part of a layer is in another 4 KiB page of the machine's, and a decode step
+// at depth 4096 spent two thirds of its time on translating addresses.
 #pragma once
 
 #include <cstdint>
@@ -50,6 +50,12 @@ struct KvPoolOptions {
   int pages = 0;
 };
 
+// A tensor of one layer of one page: codes of [page_tokens, rows_per_token] rows in the store codec, and their scales.
+struct KvPlane {
+  std::byte* codes = nullptr;
+  std::byte* scales = nullptr;
+};
+
 class KvPool {
  public:
   static StatusOr<std::unique_ptr<KvPool>> Create(const KvPoolOptions& options);
@@ -64,9 +70,8 @@ class KvPool {
   const KvPoolOptions& options() const;
   size_t bytes() const;
 
-  // Where `layer` of `page` keeps K or V: [page_tokens, kv_heads, head_dim] in the store codec.
-  std::byte* K(PageIndex page, int layer);
-  std::byte* V(PageIndex page, int layer);
+  // Where `layer` of `page` keeps the tensor. Any thread; who may touch the bytes is the callers' affair.
+  KvPlane Plane(PageIndex page, int layer, int tensor) const;
 
   ~KvPool();
 

@@ -79,10 +79,8 @@ struct Transformer::Impl {
 
 Status Transformer::Impl::CheckBatch(const Batch& batch, const KvPool& kv) const {
   if (kv.options().layout != KvLayout::Of(config)) {
-    const KvLayout& theirs = kv.options().layout;
-    return absl::InvalidArgumentError(absl::StrCat(
-        "the KV pool has ", theirs.layers, " layers of ", theirs.kv_heads, " kv heads of ", theirs.head_dim,
-        ", the model ", config.layers, " of ", config.kv_heads, " of ", config.head_dim, ", or another rope pairing"));
+    return absl::InvalidArgumentError(absl::StrCat("the KV pool has ", ToString(kv.options().layout), ", the model ",
+                                                   ToString(KvLayout::Of(config))));
   }
   int64_t tokens = 0;
   int64_t logit_rows = 0;

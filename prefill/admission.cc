@@ -1,5 +1,8 @@
 #include "prefill/admission.h"
 
+#include <algorithm>
+
+#include "absl/strings/str_join.h"
 #include "common/proto/convert.h"
 
 namespace sluice::prefill {
@@ -13,9 +16,13 @@ Status CheckOurs(const proto::Ticket& ticket, const AdmissionLimits& limits) {
   if (ticket.layout_hash() != limits.layout_hash)
     return absl::FailedPreconditionError(absl::StrCat("decode's KV layout hash is ", absl::Hex(ticket.layout_hash()),
                                                       ", prefill's ", absl::Hex(limits.layout_hash)));
-  if (ticket.wire_codec() != limits.wire_codec)
-    return absl::FailedPreconditionError(
-        absl::StrCat("decode takes wire codec ", ticket.wire_codec(), ", prefill sends ", limits.wire_codec));
+  const auto sends = [&limits](const std::string& name) {
+    return std::find(limits.wire_codecs.begin(), limits.wire_codecs.end(), name) != limits.wire_codecs.end();
+  };
+  if (std::none_of(ticket.wire_codecs().begin(), ticket.wire_codecs().end(), sends))
+    return absl::FailedPreconditionError(absl::StrCat("decode takes the wire codecs ",
+                                                      absl::StrJoin(ticket.wire_codecs(), "|"), ", prefill sends ",
+                                                      absl::StrJoin(limits.wire_codecs, "|")));
   return absl::OkStatus();
 }
 

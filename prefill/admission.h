@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/time/time.h"
 #include "common/proto/worker.pb.h"
@@ -15,7 +16,7 @@ namespace sluice::prefill {
 struct AdmissionLimits {
   std::string model_hash;
   uint64_t layout_hash = 0;
-  std::string wire_codec;
+  std::vector<std::string> wire_codecs;  // that this process sends
   int vocab_size = 0;
   int64_t context_tokens_max = 0;
   bool has_tokenizer = false;  // else stop strings cannot be watched for

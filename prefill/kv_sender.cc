@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "model/handoff.h"
-#include "model/kv_codec.h"
+#include "model/kv_body.h"
 #include "model/kv_frame.h"
 #include "spdlog/spdlog.h"
 
@@ -26,8 +26,8 @@ StatusOr<std::unique_ptr<KvSender>> KvSender::Create(const KvSenderOptions& opti
                                                      PrefillMetrics* metrics) {
   const KvPoolOptions& kv = pool->options();
   int64_t frame_tokens = options.chunk_tokens_max;
-  while (frame_tokens > 1 && BodyBytes(kv.layout, kv.codec, frame_tokens) > options.frame_bytes_max) --frame_tokens;
-  const size_t frame_bytes = BodyBytes(kv.layout, kv.codec, frame_tokens);
+  while (frame_tokens > 1 && BodyBytes(kv.layout, kv.codec, 1, frame_tokens) > options.frame_bytes_max) --frame_tokens;
+  const size_t frame_bytes = BodyBytes(kv.layout, kv.codec, 1, frame_tokens);
   if (frame_bytes > options.frame_bytes_max || frame_bytes > options.send_memory_bytes)
     return absl::InvalidArgumentError(absl::StrCat("a token's KV of one layer has ", frame_bytes,
                                                    " bytes; a frame may have ", options.frame_bytes_max,
@@ -54,7 +54,7 @@ KvSender::KvSender(const KvSenderOptions& options, KvPool* pool, const Clock* cl
             Post([this, connection, why] { OnLost(connection, why); });
           }) {
   const KvPoolOptions& kv = pool->options();
-  slot_bytes_ = (BodyBytes(kv.layout, kv.codec, frame_tokens) + 63) / 64 * 64;
+  slot_bytes_ = (BodyBytes(kv.layout, kv.codec, 1, frame_tokens) + 63) / 64 * 64;
   slot_bytes_ = std::min(slot_bytes_, memory_.size());
   for (size_t slot = 0; slot < memory_.size() / slot_bytes_; ++slot) free_slots_.push_back(slot);
 }
@@ -280,26 +280,27 @@ KvFrameHeader KvSender::HeaderOf(const Transfer& transfer, FrameKind kind) const
           .layout_hash = layout_hash_};
 }
 
-// Life of a request, step 5: the KV of one layer of a computed chunk is copied out of its pages in the wire codec and
+// Life of a request, step 5: the KV of one layer of a computed chunk is encoded out of its pages in the wire codec and
 // framed with everything that decode needs to check it.
 void KvSender::SendFrame(const PeerKey& key, Peer& peer, const Frame& frame, Transfer& transfer) {
   const KvPoolOptions& kv = pool_->options();
   const size_t slot = free_slots_.back();
   const absl::Span<std::byte> body =
-      memory_.span().subspan(slot * slot_bytes_, BodyBytes(kv.layout, kv.codec, frame.tokens));
+      memory_.span().subspan(slot * slot_bytes_, BodyBytes(kv.layout, kv.codec, 1, frame.tokens));
   const KvRange range = {.layer = frame.layer, .first_token = frame.first_token, .tokens = frame.tokens};
-  const StatusOr<int64_t> nonfinite_rows = GatherBody(*pool_, transfer.pages, range, body);
-  Status gathered = nonfinite_rows.status();
-  if (gathered.ok() && *nonfinite_rows > 0)
-    gathered = absl::InternalError(
-        absl::StrCat("layer ", frame.layer, ": ", *nonfinite_rows, " KV rows hold a NaN or an infinity"));
-  if (!gathered.ok()) {
-    spdlog::error("request {}: {}", transfer.ticket.request_id(), gathered.ToString());
-    return Fault(frame.transfer, gathered, TellPeer::kYes);
+  const StatusOr<KvCodecCounts> counts = EncodeBody(*pool_, transfer.pages, range, kv.codec, body);
+  Status encoded = counts.status();
+  if (encoded.ok() && counts->nonfinite_rows > 0)
+    encoded = absl::InternalError(
+        absl::StrCat("layer ", frame.layer, ": ", counts->nonfinite_rows, " KV rows hold a NaN or an infinity"));
+  if (!encoded.ok()) {
+    spdlog::error("request {}: {}", transfer.ticket.request_id(), encoded.ToString());
+    return Fault(frame.transfer, encoded, TellPeer::kYes);
   }
   free_slots_.pop_back();
   KvFrameHeader header = HeaderOf(transfer, FrameKind::kKv);
   header.layer = static_cast<uint16_t>(frame.layer);
+  header.layers = 1;
   header.first_token = static_cast<uint32_t>(frame.first_token);
   header.tokens = static_cast<uint32_t>(frame.tokens);
   header.payload_bytes = body.size();

@@ -53,7 +53,7 @@ class PrefillProcess {
   Status StartWorker(double tokens_per_s);
   Status StartService();
   KvSenderOptions SenderOptions() const;
-  proto::KvLayout Layout() const { return ToProto(kv_options_.layout, kv_options_.codec, kv_options_.page_tokens); }
+  proto::KvLayout Layout() const { return ToProto(kv_options_.layout); }
   TransformerOptions EngineOptions() const;
 
   const PrefillOptions options_;
@@ -83,7 +83,8 @@ TransformerOptions PrefillProcess::EngineOptions() const {
 }
 
 KvSenderOptions PrefillProcess::SenderOptions() const {
-  return {.hello = MakeHello("prefill", epoch_, checkpoint_->model_hash(), Layout(), kv_options_.codec),
+  return {.hello =
+              MakeHello("prefill", epoch_, checkpoint_->model_hash(), Layout(), kv_options_.codec, {kv_options_.codec}),
           .send_memory_bytes = static_cast<size_t>(options_.send_memory_bytes),
           .connection_bytes_in_flight_max = static_cast<size_t>(options_.connection_bytes_in_flight_max),
           .frame_bytes_max = static_cast<size_t>(options_.frame_bytes_max),
@@ -173,7 +174,7 @@ Status PrefillProcess::StartService() {
                                     .request_bytes_max = static_cast<int>(options_.request_bytes_max),
                                     .limits = {.model_hash = checkpoint_->model_hash(),
                                                .layout_hash = LayoutHash(Layout()),
-                                               .wire_codec = std::string(Name(kv_options_.codec)),
+                                               .wire_codecs = {std::string(Name(kv_options_.codec))},
                                                .vocab_size = config.vocab_size,
                                                .context_tokens_max = config.context_tokens_max,
                                                .has_tokenizer = tokenizer_ != nullptr}};
@@ -183,6 +184,9 @@ Status PrefillProcess::StartService() {
   fixed.set_model_name(config.name);
   fixed.set_model_hash(checkpoint_->model_hash());
   *fixed.mutable_layout() = Layout();
+  fixed.set_page_tokens(static_cast<uint32_t>(kv_options_.page_tokens));
+  fixed.set_store_codec(std::string(Name(kv_options_.codec)));
+  fixed.add_wire_codecs(std::string(Name(kv_options_.codec)));
   fixed.set_vocab_size(static_cast<uint32_t>(config.vocab_size));
   fixed.set_context_tokens_max(static_cast<uint32_t>(config.context_tokens_max));
   fixed.set_kv_pages_total(static_cast<uint32_t>(pool_->pages_total()));

@@ -55,7 +55,7 @@ class KvPortTest : public testing::Test {
   }
 
   std::string Hello() {
-    return MakeHello("prefill", Epoch{4711}, status_.model_hash(), status_.layout(), KvCodec::kBf16)
+    return MakeHello("prefill", Epoch{4711}, status_.model_hash(), status_.layout(), KvCodec::kBf16, {KvCodec::kBf16})
         .SerializeAsString();
   }
   ConnectionId Connected() {
@@ -66,6 +66,7 @@ class KvPortTest : public testing::Test {
   // The header of a KV frame of this reservation as its prefill would send it.
   KvFrameHeader Header(const Reserved& reserved, size_t payload_bytes) {
     KvFrameHeader header;
+    header.layers = 1;
     header.tokens = kPromptTokens;
     header.payload_bytes = payload_bytes;
     header.request = RequestId{reserved.request_id};
@@ -112,7 +113,8 @@ TEST_F(KvPortTest, PeersWithAnotherKeyOrAnotherModelAreRefused) {
     EXPECT_EQ(outsider.Connect(status_.kv_address(), Hello()).status().code(), absl::StatusCode::kUnauthenticated);
     EXPECT_FALSE(liar_.Connect(status_.kv_address(), RandomBytes(300, static_cast<uint64_t>(i))).ok());
   }
-  const proto::Hello other = MakeHello("prefill", Epoch{1}, "another model", status_.layout(), KvCodec::kBf16);
+  const proto::Hello other =
+      MakeHello("prefill", Epoch{1}, "another model", status_.layout(), KvCodec::kBf16, {KvCodec::kBf16});
   const Status refused = liar_.Connect(status_.kv_address(), other.SerializeAsString()).status();
   EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(refused.message()), testing::HasSubstr("another model"));
@@ -124,6 +126,7 @@ TEST_F(KvPortTest, HeadersThatAreNoneCloseTheirConnection) {
   for (size_t bytes : {0, 1, 79, 80, 81, 1000}) headers.push_back(RandomBytes(bytes, bytes));
   KvFrameHeader commit = Header(reserved, 0);
   commit.kind = FrameKind::kCommit;
+  commit.layers = 0;
   commit.tokens = 0;
   const std::string good = Encode(commit, {});
   headers.push_back(good.substr(0, good.size() - 1));
@@ -185,6 +188,7 @@ TEST_F(KvPortTest, LiesAboutAnOpenReservationFailThatOne) {
        [&](ConnectionId c, KvFrameHeader h) {
          const std::vector<std::byte> record = Pattern(300, 3);
          h.kind = FrameKind::kCommit;
+         h.layers = 0;
          h.tokens = 0;
          h.payload_bytes = record.size();
          send(c, h, record);
@@ -192,6 +196,7 @@ TEST_F(KvPortTest, LiesAboutAnOpenReservationFailThatOne) {
       {"a result, which is decode's to send",
        [&](ConnectionId c, KvFrameHeader h) {
          h.kind = FrameKind::kResult;
+         h.layers = 0;
          h.tokens = 0;
          h.payload_bytes = 0;
          send(c, h, {});

@@ -325,12 +325,12 @@ TEST_F(KvReceiverTest, AHelloThatDoesNotFitIsRefusedWithBothValues) {
     return std::string(sender.Connect(transport_->address(), hello).status().message());
   };
   proto::KvLayout layout = layout_proto_;
-  layout.set_page_tokens(32);
-  EXPECT_THAT(refused(MakeHello("prefill", Epoch{5}, "toy", layout, KvCodec::kBf16)),
-              testing::AllOf(HasSubstr("page_tokens"), HasSubstr("4"), HasSubstr("32")));
-  EXPECT_THAT(refused(MakeHello("prefill", Epoch{5}, "other", layout_proto_, KvCodec::kBf16)),
+  layout.set_head_dim(32);
+  EXPECT_THAT(refused(MakeHello("prefill", Epoch{5}, "toy", layout, KvCodec::kBf16, {KvCodec::kBf16})),
+              testing::AllOf(HasSubstr("head_dim"), HasSubstr("32")));
+  EXPECT_THAT(refused(MakeHello("prefill", Epoch{5}, "other", layout_proto_, KvCodec::kBf16, {KvCodec::kBf16})),
               testing::AllOf(HasSubstr("toy"), HasSubstr("other")));
-  EXPECT_THAT(refused(MakeHello("prefill", Epoch{5}, "toy", layout_proto_, KvCodec::kF32)),
+  EXPECT_THAT(refused(MakeHello("prefill", Epoch{5}, "toy", layout_proto_, KvCodec::kF32, {KvCodec::kF32})),
               testing::AllOf(HasSubstr("bf16"), HasSubstr("f32")));
   EXPECT_EQ(metrics_.hellos_refused.Value(), 3);
 }

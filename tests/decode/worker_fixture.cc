@@ -8,7 +8,7 @@
 #include "absl/synchronization/notification.h"
 #include "common/proto/convert.h"
 #include "common/rng.h"
-#include "model/kv_codec.h"
+#include "model/kv_body.h"
 #include "transport/backends.h"
 
 namespace sluice::decode {
@@ -66,7 +66,7 @@ std::vector<std::vector<TokenId>> ToyAnswers(const std::vector<TokenId>& prompt,
 }
 
 std::string ToyBody(absl::Span<const TokenId> prompt, int layer, int first_token, int tokens) {
-  std::string body(BodyBytes(kToyLayout, KvCodec::kBf16, tokens), '\0');
+  std::string body(BodyBytes(kToyLayout, KvCodec::kBf16, 1, tokens), '\0');
   const size_t half = body.size() / 2;
   for (int value = 0; value < 2; ++value) {
     for (int t = 0; t < tokens; ++t) {
@@ -156,7 +156,8 @@ WorkerFixture::WorkerFixture(size_t staging_bytes) {
                         .mailbox_messages_max = 32,
                         .stream_tokens_max = 8,
                         .layout = kToyLayout,
-                        .wire = KvCodec::kBf16};
+                        .store = KvCodec::kBf16,
+                        .wire = {KvCodec::kBf16}};
   options.identity.set_role("decode");
   options.identity.set_epoch(kEpoch.value);
   options.identity.set_model_hash(kModelHash);
@@ -187,8 +188,8 @@ StatusOr<absl::Span<const float>> WorkerFixture::Forward(const Batch& batch, KvP
       const size_t slot = static_cast<size_t>(position % kToyPageTokens) * kToyLayout.kv_heads;
       for (int layer = 0; layer < kToyLayout.layers; ++layer) {
         for (size_t row = slot; row < slot + kToyLayout.kv_heads; ++row) {
-          std::byte* const k = pool.K(page, layer) + row * kRowBytes;
-          std::byte* const v = pool.V(page, layer) + row * kRowBytes;
+          std::byte* const k = pool.Plane(page, layer, 0).codes + row * kRowBytes;
+          std::byte* const v = pool.Plane(page, layer, 1).codes + row * kRowBytes;
           if (position == chunk.start_position) {
             WriteRow(k, {chunk.tokens[0], static_cast<int32_t>(position), layer, 0});
             WriteRow(v, {chunk.tokens[0], static_cast<int32_t>(position), layer, 1});
@@ -319,6 +320,7 @@ void WorkerFixture::ReadToEnd(Held& held) {
 KvFrameHeader WorkerFixture::Header(const Held& held, FrameKind kind) const {
   KvFrameHeader header;
   header.kind = kind;
+  header.layers = kind == FrameKind::kKv ? 1 : 0;
   header.request = RequestId{held.ticket.request_id()};
   header.reservation = ReservationId{held.ticket.reservation_id()};
   header.epoch = Epoch{held.ticket.decode_epoch()};
@@ -368,8 +370,8 @@ void WorkerFixture::SendCommit(Sender& sender, const Held& held) {
 
 std::unique_ptr<Sender> WorkerFixture::NewSender() {
   auto sender = std::make_unique<Sender>();
-  const auto reply =
-      sender->Connect(transport_->address(), MakeHello("prefill", Epoch{5}, kModelHash, layout_proto_, KvCodec::kBf16));
+  const auto reply = sender->Connect(transport_->address(), MakeHello("prefill", Epoch{5}, kModelHash, layout_proto_,
+                                                                      KvCodec::kBf16, {KvCodec::kBf16}));
   EXPECT_TRUE(reply.ok()) << reply.status();
   return sender;
 }

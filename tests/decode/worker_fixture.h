@@ -114,7 +114,7 @@ class WorkerFixture : public testing::Test {
   void ExpectNothingHeld();
   int Free() const { return pool_->pages_free(); }
 
-  proto::KvLayout layout_proto_ = ToProto(kToyLayout, KvCodec::kBf16, kToyPageTokens);
+  proto::KvLayout layout_proto_ = ToProto(kToyLayout);
   ManualClock clock_;
   DecodeMetrics metrics_;
   ClusterKey key_ = ClusterKey::Generate();

@@ -7,7 +7,7 @@
 
 #include "decode/kv_receiver.h"
 #include "model/handoff.h"
-#include "model/kv_codec.h"
+#include "model/kv_body.h"
 #include "spdlog/spdlog.h"
 
 using namespace sluice;
@@ -36,7 +36,8 @@ void CheckArrival(const Arrival& arrival) {
   const KvFrameHeader& header = arrival.header;
   if (header.reservation != ReservationId{1} || header.generation != Tenure{1}) std::abort();
   if (header.kind == FrameKind::kKv && header.first_token + header.tokens > kPromptTokens) std::abort();
-  if (header.kind == FrameKind::kKv && arrival.body.bytes().size() != BodyBytes(kLayout, KvCodec::kBf16, header.tokens))
+  if (header.kind == FrameKind::kKv &&
+      arrival.body.bytes().size() != BodyBytes(kLayout, header.codec, header.layers, header.tokens))
     std::abort();
 }
 
@@ -56,13 +57,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static const auto staging = *Staging::Create(4096);
   static DecodeMetrics metrics;
   NoTransport transport;
-  const proto::Hello hello =
-      MakeHello("decode", Epoch{1}, "model", ToProto(kLayout, KvCodec::kBf16, 4), KvCodec::kBf16);
+  const proto::Hello hello = MakeHello("decode", Epoch{1}, "model", ToProto(kLayout), KvCodec::kBf16, {KvCodec::kBf16});
   {
-    KvReceiver receiver({.hello = hello, .layout = kLayout, .wire = KvCodec::kBf16}, staging.get(), &metrics,
-                        [](ReceiverEvent event) {
-                          if (const auto* arrival = std::get_if<Arrival>(&event)) CheckArrival(*arrival);
-                        });
+    KvReceiver receiver({.hello = hello, .layout = kLayout}, staging.get(), &metrics, [](ReceiverEvent event) {
+      if (const auto* arrival = std::get_if<Arrival>(&event)) CheckArrival(*arrival);
+    });
     receiver.Start(&transport);
     receiver.Open({RequestId{1}, ReservationId{1}, Tenure{1}, kPromptTokens, 512});
     const std::string_view rest(reinterpret_cast<const char*>(data) + 1, size - 1);

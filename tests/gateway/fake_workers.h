@@ -97,7 +97,8 @@ class FakeWorkers {
     out->set_model_hash("hash");
     out->set_vocab_size(258);
     out->set_context_tokens_max(512);
-    out->mutable_layout()->set_page_tokens(16);
+    out->set_page_tokens(16);
+    out->add_wire_codecs("bf16");
     out->set_kv_pages_total(100);
     out->set_kv_pages_free(100);
   }

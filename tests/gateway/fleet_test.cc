@@ -39,10 +39,10 @@ TEST_F(FleetTest, AWorkerListedUnderTheWrongRoleIsRefused) {
 
 TEST_F(FleetTest, LayoutsThatDifferAreNamedInTheReason) {
   SetUpFleet(1, 1);
-  workers->prefill(0).status->mutable_layout()->set_store_codec("bf16");
-  workers->decode(0).status->mutable_layout()->set_store_codec("f32");
+  workers->prefill(0).status->mutable_layout()->set_rope_pairing("half");
+  workers->decode(0).status->mutable_layout()->set_rope_pairing("interleaved");
   loop.Advance(absl::Seconds(1));
-  EXPECT_THAT(fleet->NotReadyReason(), HasSubstr("store codec bf16 and f32"));
+  EXPECT_THAT(fleet->NotReadyReason(), HasSubstr("rope pairing half and interleaved"));
 }
 
 TEST_F(FleetTest, DrainingAndNotReadyWorkersTakeNoWork) {

@@ -11,7 +11,8 @@ using testing::HasSubstr;
 WorkerSnapshot Decode(int64_t pages_free) {
   WorkerSnapshot worker;
   worker.address = absl::StrCat("decode with ", pages_free);
-  worker.layout.set_page_tokens(16);
+  worker.page_tokens = 16;
+  worker.wire_codecs = {"bf16"};
   worker.pages_total = 1000;
   worker.pages_free = pages_free;
   return worker;
@@ -20,7 +21,8 @@ WorkerSnapshot Decode(int64_t pages_free) {
 WorkerSnapshot Prefill(int64_t queued, double rate) {
   WorkerSnapshot worker;
   worker.address = absl::StrCat("prefill with ", queued);
-  worker.layout.set_page_tokens(16);
+  worker.page_tokens = 16;
+  worker.wire_codecs = {"bf16"};
   worker.queued_prompt_tokens = queued;
   worker.prefill_tokens_per_s = rate;
   return worker;
@@ -85,27 +87,27 @@ TEST(Router, SaysWhyNobodyIsLeft) {
 
 TEST(Router, MatchesPrefillToDecodeByLayout) {
   FleetSnapshot fleet{{Prefill(0, 100), Prefill(900, 100)}, {Decode(90)}};
-  fleet.prefill[0].layout.set_store_codec("bf16");
-  fleet.prefill[1].layout.set_store_codec("f32");
-  fleet.decode[0].layout.set_store_codec("f32");
+  fleet.prefill[0].wire_codecs = {"bf16"};
+  fleet.prefill[1].wire_codecs = {"bf16", "f32"};
+  fleet.decode[0].wire_codecs = {"f32"};
   EXPECT_EQ(Pick(fleet, kShape, {})->prefill, 1);
 }
 
 TEST(Router, TakesTheNextDecodeWhereNoPrefillFitsTheBest) {
   FleetSnapshot fleet{{Prefill(0, 100)}, {Decode(90), Decode(10)}};
-  fleet.decode[0].layout.set_page_tokens(32);
+  fleet.decode[0].layout.set_head_dim(32);
   EXPECT_EQ(Pick(fleet, kShape, {})->decode, 1);
 }
 
 TEST(Router, NamesBothValuesWhereNobodyFits) {
   FleetSnapshot fleet{{Prefill(0, 100)}, {Decode(90)}};
-  fleet.prefill[0].layout.set_store_codec("bf16");
-  fleet.decode[0].layout.set_store_codec("f32");
-  fleet.decode[0].layout.set_page_tokens(32);
+  fleet.prefill[0].wire_codecs = {"bf16"};
+  fleet.decode[0].wire_codecs = {"f32"};
+  fleet.decode[0].layout.set_head_dim(32);
   const Status status = Pick(fleet, kShape, {}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("store codec bf16 and f32"));
-  EXPECT_THAT(std::string(status.message()), HasSubstr("page_tokens 16 and 32"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("wire codecs bf16 and f32"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("head_dim 0 and 32"));
 }
 
 }  // namespace

@@ -159,7 +159,8 @@ class ScriptedWorkers final : public Workers {
     status.set_model_hash("hash");
     status.set_vocab_size(258);
     status.set_context_tokens_max(512);
-    status.mutable_layout()->set_page_tokens(16);
+    status.set_page_tokens(16);
+    status.add_wire_codecs("bf16");
     status.set_kv_pages_total(100);
     status.set_kv_pages_free(100 - index);  // so that the order of choice is the order of index
     states_[static_cast<int>(role)].push_back({absl::StrCat(is_prefill ? "p" : "d", index), status, false});

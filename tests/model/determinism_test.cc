@@ -153,7 +153,7 @@ TEST_P(Determinism, StalePagesAreNeverRead) {
       const KvPoolOptions& o = engine->pool().options();
       for (const PageIndex page : all.pages()) {
         for (int layer = 0; layer < o.layout.layers; ++layer) {
-          std::memset(engine->pool().K(page, layer), 0xff, LayerBytes(o.layout, codec, o.page_tokens));
+          std::memset(engine->pool().Plane(page, layer, 0).codes, 0xff, LayerBytes(o.layout, codec, o.page_tokens));
         }
       }
     }

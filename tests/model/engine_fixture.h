@@ -84,7 +84,7 @@ class Engine {
     for (int head = 0; head < c.kv_heads; ++head) {
       for (int64_t t = 0; t < sequence.tokens; ++t) {
         const PageIndex page = sequence.lease.pages()[static_cast<size_t>(t / o.page_tokens)];
-        const std::byte* half = value ? pool_->V(page, layer) : pool_->K(page, layer);
+        const std::byte* half = value ? pool_->Plane(page, layer, 1).codes : pool_->Plane(page, layer, 0).codes;
         const int64_t at = ((t % o.page_tokens) * c.kv_heads + head) * c.head_dim;
         for (int i = 0; i < c.head_dim; ++i) {
           out.push_back(o.codec == KvCodec::kF32 ? reinterpret_cast<const float*>(half)[at + i]

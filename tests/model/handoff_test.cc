@@ -137,8 +137,7 @@ TEST(HandoffRecord, TheLargestLegalOneFitsItsBound) {
 }
 
 proto::Hello HelloOf(std::string_view role) {
-  return MakeHello(role, {5}, "aa11", ToProto({.layers = 30, .kv_heads = 3, .head_dim = 64}, KvCodec::kBf16, 16),
-                   KvCodec::kBf16);
+  return MakeHello(role, {5}, "aa11", ToProto(KvLayout::Gqa(30, 3, 64)), KvCodec::kBf16, {KvCodec::kBf16});
 }
 
 TEST(Hello, EqualModelsAndLayoutsMayTalk) {
@@ -150,13 +149,15 @@ TEST(Hello, EveryDifferenceIsNamedWithBothValues) {
   proto::Hello theirs = HelloOf("decode");
   theirs.set_protocol_version(9);
   theirs.set_model_hash("bb22");
-  theirs.set_wire_codec("f32");
-  theirs.mutable_layout()->set_page_tokens(32);
+  *theirs.mutable_wire_codecs(0) = "f32";
+  theirs.mutable_layout()->set_kv_heads(9);
+  theirs.set_store_codec("f32");  // may differ
   const Status s = CompareHello(HelloOf("prefill"), theirs);
   EXPECT_EQ(s.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(std::string(s.message()),
-              AllOf(HasSubstr("protocol version: ours 1, theirs 9"), HasSubstr("model hash: ours aa11, theirs bb22"),
-                    HasSubstr("wire codec: ours bf16, theirs f32"), HasSubstr("page_tokens is 16 here and 32 there")));
+  EXPECT_THAT(
+      std::string(s.message()),
+      AllOf(HasSubstr("protocol version: ours 2, theirs 9"), HasSubstr("model hash: ours aa11, theirs bb22"),
+            HasSubstr("no wire codec in common: ours bf16, theirs f32"), HasSubstr("kv_heads is 3 here and 9 there")));
 }
 
 TEST(Hello, TwoOfTheSameRoleDoNotTalk) {

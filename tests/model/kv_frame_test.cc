@@ -22,6 +22,7 @@ KvFrameHeader KvHeader(uint64_t payload_bytes) {
   return {.kind = FrameKind::kKv,
           .codec = KvCodec::kBf16,
           .layer = 29,
+          .layers = 3,
           .first_token = 0x01020304,
           .tokens = 512,
           .payload_bytes = payload_bytes,
@@ -43,11 +44,11 @@ TEST(KvFrame, BytesOfAHeaderAreFixed) {
   const auto payload = Payload(5);
   EXPECT_EQ(absl::BytesToHexString(Encode(KvHeader(5), payload)),
             "534c4b56"
-            "0100"
+            "0200"
             "01"
             "02"
             "1d00"
-            "0000"
+            "0300"
             "00000000"
             "04030201"
             "00020000"
@@ -58,7 +59,7 @@ TEST(KvFrame, BytesOfAHeaderAreFixed) {
             "0200000000000000"
             "a8a7a6a5a4a3a2a1"
             "00000000"
-            "eb98e584");
+            "016f6c61");
 }
 
 TEST(KvFrame, DecodingUnalignedBytesGivesTheHeaderBack) {
@@ -117,12 +118,11 @@ TEST(KvFrame, FieldsWithoutAMeaningAreRefusedByName) {
     return bytes;
   };
   EXPECT_THAT(ErrorOf(with(0, 'X')), HasSubstr("magic"));
-  EXPECT_THAT(ErrorOf(with(4, 2)), HasSubstr("version is 2, expected 1"));
+  EXPECT_THAT(ErrorOf(with(4, 1)), HasSubstr("version is 1, expected 2"));
   EXPECT_THAT(ErrorOf(with(6, 0)), HasSubstr("kind is 0"));
-  EXPECT_THAT(ErrorOf(with(6, 5)), HasSubstr("kind is 5"));
-  EXPECT_THAT(ErrorOf(with(7, 0)), HasSubstr("codec is 0"));
-  EXPECT_THAT(ErrorOf(with(7, 3)), HasSubstr("codec is 3"));
-  EXPECT_THAT(ErrorOf(with(10, 1)), HasSubstr("bytes 10 to 11"));
+  EXPECT_THAT(ErrorOf(with(6, 7)), HasSubstr("kind is 7"));
+  EXPECT_THAT(ErrorOf(with(7, 0)), HasSubstr("codec number 0"));
+  EXPECT_THAT(ErrorOf(with(7, 99)), HasSubstr("codec number 99"));
   EXPECT_THAT(ErrorOf(with(12, 1)), HasSubstr("kept_positions is 1"));
   EXPECT_THAT(ErrorOf(with(24, 0)), HasSubstr("payload_bytes"));
   EXPECT_THAT(ErrorOf(with(72, 1)), HasSubstr("bytes 72 to 75"));
@@ -133,6 +133,9 @@ TEST(KvFrame, TokenRangesFitTheirKind) {
   header.tokens = 0;
   EXPECT_THAT(ErrorOf(Encode(header, Payload(1))), HasSubstr("tokens is 0"));
   header = KvHeader(1);
+  header.layers = 0;
+  EXPECT_THAT(ErrorOf(Encode(header, Payload(1))), HasSubstr("layers is 0"));
+  header = KvHeader(1);
   header.first_token = 0xFFFFFFFF;
   EXPECT_THAT(ErrorOf(Encode(header, Payload(1))), HasSubstr("first_token"));
   header = KvHeader(1);
@@ -141,7 +144,37 @@ TEST(KvFrame, TokenRangesFitTheirKind) {
   header.tokens = 0;
   header.first_token = 0;
   header.layer = 0;
+  header.layers = 0;
   EXPECT_TRUE(DecodeKvFrameHeader(Encode(header, Payload(1))).ok());
+}
+
+TEST(KvFrame, AResendNamesARangeAndHasNoPayload) {
+  KvFrameHeader header = KvHeader(0);
+  header.kind = FrameKind::kResend;
+  const auto decoded = DecodeKvFrameHeader(Encode(header, {}));
+  ASSERT_TRUE(decoded.ok()) << decoded.status();
+  EXPECT_EQ(decoded->layers, 3);
+  EXPECT_EQ(decoded->tokens, 512u);
+}
+
+TEST(KvFrame, TheCrcIsTheSameForAPayloadInPieces) {
+  auto payload = Payload(100);
+  const std::string header = Encode(KvHeader(100), payload);
+  std::vector<absl::Span<std::byte>> pieces;
+  for (const auto& [first, size] : std::vector<std::pair<size_t, size_t>>{{0, 1}, {1, 63}, {64, 30}, {94, 6}})
+    pieces.push_back(absl::MakeSpan(payload).subspan(first, size));
+  EXPECT_TRUE(VerifyCrc(header, pieces).ok());
+  payload[70] ^= std::byte{1};
+  EXPECT_EQ(VerifyCrc(header, pieces).code(), absl::StatusCode::kDataLoss);
+  pieces.pop_back();
+  EXPECT_THAT(std::string(VerifyCrc(header, pieces).message()), HasSubstr("94 bytes, its header says 100"));
+}
+
+TEST(KvFrame, CreditIsEightBytes) {
+  const std::string credit = EncodeCredit(0x0102030405060708);
+  const absl::Span<const std::byte> bytes(reinterpret_cast<const std::byte*>(credit.data()), credit.size());
+  EXPECT_EQ(*DecodeCredit(bytes), 0x0102030405060708u);
+  EXPECT_THAT(std::string(DecodeCredit(bytes.subspan(1)).status().message()), HasSubstr("7 bytes, expected 8"));
 }
 
 }  // namespace

@@ -12,7 +12,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr KvLayout kLayout = {3, 2, 8, RopePairing::kHalf};
+constexpr KvLayout kLayout = KvLayout::Gqa(3, 2, 8);
 
 std::unique_ptr<KvPool> MakePool(int pages, KvCodec codec = KvCodec::kBf16) {
   return *KvPool::Create({.layout = kLayout, .codec = codec, .page_tokens = 4, .pages = pages});
@@ -63,7 +63,7 @@ TEST(KvPool, SlotsOfAllPagesAndLayersAreDisjointAndFillTheMemory) {
   std::set<std::byte*> starts;
   for (const PageIndex page : lease.pages()) {
     for (int layer = 0; layer < kLayout.layers; ++layer) {
-      for (std::byte* p : {pool->K(page, layer), pool->V(page, layer)}) starts.insert(p);
+      for (std::byte* p : {pool->Plane(page, layer, 0).codes, pool->Plane(page, layer, 1).codes}) starts.insert(p);
     }
   }
   std::byte* expected = *starts.begin();
@@ -77,15 +77,15 @@ TEST(KvPool, SlotsOfAllPagesAndLayersAreDisjointAndFillTheMemory) {
 TEST(KvPool, ForkSharesWholePagesAndCopiesThePartialOne) {
   auto pool = MakePool(8);
   PageLease prompt = *pool->Lease(3);  // 12 slots, 10 of them used
-  std::memset(pool->K(prompt.pages()[2], 1), 0x5a, 16);
+  std::memset(pool->Plane(prompt.pages()[2], 1, 0).codes, 0x5a, 16);
   PageLease fork = *pool->Fork(prompt, 10);
   ASSERT_EQ(fork.pages().size(), 3u);
   EXPECT_EQ(fork.pages()[0], prompt.pages()[0]);
   EXPECT_EQ(fork.pages()[1], prompt.pages()[1]);
   EXPECT_NE(fork.pages()[2], prompt.pages()[2]);
-  EXPECT_EQ(std::memcmp(pool->K(fork.pages()[2], 1), pool->K(prompt.pages()[2], 1), 16), 0);
-  std::memset(pool->K(fork.pages()[2], 1), 0x11, 16);
-  EXPECT_EQ(*pool->K(prompt.pages()[2], 1), std::byte{0x5a});
+  EXPECT_EQ(std::memcmp(pool->Plane(fork.pages()[2], 1, 0).codes, pool->Plane(prompt.pages()[2], 1, 0).codes, 16), 0);
+  std::memset(pool->Plane(fork.pages()[2], 1, 0).codes, 0x11, 16);
+  EXPECT_EQ(*pool->Plane(prompt.pages()[2], 1, 0).codes, std::byte{0x5a});
   EXPECT_EQ(pool->pages_free(), 8 - 4);
 }
 

@@ -14,7 +14,10 @@ using ::testing::HasSubstr;
 constexpr size_t kMiB = 1 << 20;
 
 KvPoolOptions SmallPool() {
-  return {.layout = {30, 3, 64, RopePairing::kInterleaved}, .codec = KvCodec::kBf16, .page_tokens = 16, .pages = 100};
+  return {.layout = KvLayout::Gqa(30, 3, 64, RopePairing::kInterleaved),
+          .codec = KvCodec::kBf16,
+          .page_tokens = 16,
+          .pages = 100};
 }
 
 TEST(MemoryPlan, AddsUpEveryRegionAndNamesIt) {

@@ -15,7 +15,7 @@ const absl::Time kNow = absl::FromUnixSeconds(1'800'000'000);
 const ClusterKey kKey = *ClusterKey::Load("0123456789abcdef", "");
 const AdmissionLimits kLimits = {.model_hash = "m1",
                                  .layout_hash = 0xAB,
-                                 .wire_codec = "bf16",
+                                 .wire_codecs = {"bf16"},
                                  .vocab_size = 100,
                                  .context_tokens_max = 8,
                                  .has_tokenizer = true};
@@ -29,7 +29,7 @@ proto::Ticket GoodTicket() {
   ticket.set_deadline_unix_ms(absl::ToUnixMillis(kNow + absl::Seconds(10)));
   ticket.set_model_hash("m1");
   ticket.set_layout_hash(0xAB);
-  ticket.set_wire_codec("bf16");
+  ticket.add_wire_codecs("bf16");
   ticket.set_kv_address("127.0.0.1:4000");
   ticket.set_prompt_tokens(3);
   return ticket;
@@ -78,7 +78,7 @@ TEST(Admission, AnotherModelLayoutOrCodecIsRefusedWithBothValues) {
   const auto code = absl::StatusCode::kFailedPrecondition;
   ExpectRefused(AdmitWith([](auto&, auto& t) { t.set_model_hash("m2"); }), code, "serves model m2, prefill m1");
   ExpectRefused(AdmitWith([](auto&, auto& t) { t.set_layout_hash(0xAC); }), code, "hash is ac, prefill's ab");
-  ExpectRefused(AdmitWith([](auto&, auto& t) { t.set_wire_codec("f32"); }), code, "f32, prefill sends bf16");
+  ExpectRefused(AdmitWith([](auto&, auto& t) { *t.mutable_wire_codecs(0) = "f32"; }), code, "f32, prefill sends bf16");
 }
 
 TEST(Admission, TicketAndRequestMustBelongTogether) {

@@ -8,7 +8,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "model/handoff.h"
-#include "model/kv_codec.h"
+#include "model/kv_body.h"
 #include "tests/prefill/fake_transport.h"
 #include "tests/prefill/test_decode.h"
 #include "transport/loopback.h"
@@ -24,7 +24,7 @@ constexpr int kPageTokens = 4;
 constexpr uint64_t kDecodeEpoch = 99;
 
 proto::Hello HelloOf(std::string_view role, uint64_t epoch) {
-  return MakeHello(role, {epoch}, "hash", ToProto(kLayout, kCodec, kPageTokens), kCodec);
+  return MakeHello(role, {epoch}, "hash", ToProto(kLayout), kCodec, {kCodec});
 }
 
 KvSenderOptions SmallOptions() {
@@ -63,8 +63,8 @@ struct FilledPool {
     for (int layer = 0; layer < kLayout.layers; ++layer) {
       for (int64_t t = 0; t < tokens; ++t) {
         for (int e = 0; e < 32; ++e) {
-          *Element(pool->K(Page(t), layer), t, e) = Value(false, layer, t, e);
-          *Element(pool->V(Page(t), layer), t, e) = Value(true, layer, t, e);
+          *Element(pool->Plane(Page(t), layer, 0).codes, t, e) = Value(false, layer, t, e);
+          *Element(pool->Plane(Page(t), layer, 1).codes, t, e) = Value(true, layer, t, e);
         }
       }
     }
@@ -84,7 +84,7 @@ struct FilledPool {
 
 // Every element of a frame is what FilledPool put there.
 void ExpectFilledRows(const KvFrameHeader& header, absl::Span<const std::byte> payload) {
-  ASSERT_EQ(payload.size(), BodyBytes(kLayout, kCodec, header.tokens));
+  ASSERT_EQ(payload.size(), BodyBytes(kLayout, kCodec, 1, header.tokens));
   const auto* element = reinterpret_cast<const uint16_t*>(payload.data());
   int wrong = 0;
   for (const bool is_v : {false, true}) {
@@ -269,7 +269,7 @@ TEST_F(KvSenderTest, ADamagedResultEndsTheConnectionInsteadOfBeingBelieved) {
 }
 
 TEST_F(KvSenderTest, NanInTheKvFailsTheTransferInsteadOfTravelling) {
-  *FilledPool::Element(filled_.pool->V(filled_.Page(5), 1), 5, 3) = 0x7FC0;
+  *FilledPool::Element(filled_.pool->Plane(filled_.Page(5), 1, 1).codes, 5, 3) = 0x7FC0;
   Start();
   Begin(1);
   sender_->Send({1}, 0, 16);

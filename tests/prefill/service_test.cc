@@ -24,7 +24,7 @@ const KvPoolOptions kKv = {.layout = {.layers = 2, .kv_heads = 1, .head_dim = 16
 class ServiceTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    sender_ = *KvSender::Create({.hello = MakeHello("prefill", {1}, "m1", Layout(), kKv.codec),
+    sender_ = *KvSender::Create({.hello = MakeHello("prefill", {1}, "m1", Layout(), kKv.codec, {kKv.codec}),
                                  .send_memory_bytes = 1 << 16,
                                  .connection_bytes_in_flight_max = 1 << 16,
                                  .frame_bytes_max = 4096,
@@ -49,7 +49,7 @@ class ServiceTest : public ::testing::Test {
                               .request_bytes_max = 1 << 20,
                               .limits = {.model_hash = "m1",
                                          .layout_hash = LayoutHash(Layout()),
-                                         .wire_codec = "bf16",
+                                         .wire_codecs = {"bf16"},
                                          .vocab_size = kVocab,
                                          .context_tokens_max = 128}};
     options.fixed_status.set_role("prefill");
@@ -69,7 +69,7 @@ class ServiceTest : public ::testing::Test {
     EXPECT_EQ(pool_->pages_free(), kPages);
   }
 
-  static proto::KvLayout Layout() { return ToProto(kKv.layout, kKv.codec, kKv.page_tokens); }
+  static proto::KvLayout Layout() { return ToProto(kKv.layout); }
 
   StatusOr<absl::Span<const float>> Forward(const Batch& batch) {
     logits_.assign(batch.sequences.size() * kVocab, 0.0f);
@@ -85,7 +85,7 @@ class ServiceTest : public ::testing::Test {
     ticket.set_deadline_unix_ms(absl::ToUnixMillis(clock_.Now() + absl::Seconds(60)));
     ticket.set_model_hash("m1");
     ticket.set_layout_hash(LayoutHash(Layout()));
-    ticket.set_wire_codec("bf16");
+    ticket.add_wire_codecs("bf16");
     ticket.set_kv_address(decode_transport_->address());
     ticket.set_prompt_tokens(static_cast<uint32_t>(tokens));
     proto::PrefillRequest request;
@@ -116,7 +116,7 @@ class ServiceTest : public ::testing::Test {
   RealClock clock_;
   PrefillMetrics metrics_;
   std::unique_ptr<KvPool> pool_ = *KvPool::Create(kKv);
-  TestDecode decode_{MakeHello("decode", {99}, "m1", Layout(), kKv.codec), [](const auto&, auto) {}};
+  TestDecode decode_{MakeHello("decode", {99}, "m1", Layout(), kKv.codec, {kKv.codec}), [](const auto&, auto) {}};
   std::unique_ptr<KvSender> sender_;
   std::unique_ptr<Transport> transport_, decode_transport_;
   std::unique_ptr<Worker> worker_;

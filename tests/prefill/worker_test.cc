@@ -25,8 +25,8 @@ constexpr int kBatchTokens = 10;
 class WorkerTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    const proto::KvLayout layout = ToProto(kLayout, KvCodec::kBf16, kPageTokens);
-    sender_ = *KvSender::Create({.hello = MakeHello("prefill", {1}, "hash", layout, KvCodec::kBf16),
+    const proto::KvLayout layout = ToProto(kLayout);
+    sender_ = *KvSender::Create({.hello = MakeHello("prefill", {1}, "hash", layout, KvCodec::kBf16, {KvCodec::kBf16}),
                                  .send_memory_bytes = 1 << 16,
                                  .connection_bytes_in_flight_max = 1 << 16,
                                  .frame_bytes_max = 4096,
@@ -96,8 +96,9 @@ class WorkerTest : public ::testing::Test {
     worker_->Step(clock_.Now());
     sender_->Poll(clock_.Now());
     for (; connected_ < transport_.connects.size(); ++connected_) {
-      const proto::KvLayout layout = ToProto(kLayout, KvCodec::kBf16, kPageTokens);
-      transport_.connects[connected_](MakeHello("decode", {99}, "hash", layout, KvCodec::kBf16).SerializeAsString());
+      const proto::KvLayout layout = ToProto(kLayout);
+      transport_.connects[connected_](
+          MakeHello("decode", {99}, "hash", layout, KvCodec::kBf16, {KvCodec::kBf16}).SerializeAsString());
     }
     for (; sent_ < transport_.sends.size(); ++sent_) {
       const FakeTransport::Sent sent = transport_.sends[sent_];
