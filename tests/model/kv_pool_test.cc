@@ -109,16 +109,39 @@ TEST(KvPool, ForkWithoutRoomLeavesEverythingAsItWas) {
   EXPECT_EQ(pool->pages_free(), 2);
 }
 
+TEST(KvPool, PagesThatOnlyACacheHoldsAreCached) {
+  auto pool = MakePool(6);
+  PageLease prompt = *pool->Lease(3);
+  PageLease cache = pool->Share(prompt.pages().first(2), LeaseFor::kCache);
+  EXPECT_EQ(pool->pages_leased(), 3);
+  EXPECT_EQ(pool->pages_cached(), 0);
+  prompt.Release();
+  EXPECT_EQ(pool->pages_leased(), 0);
+  EXPECT_EQ(pool->pages_cached(), 2);
+  EXPECT_EQ(pool->pages_free(), 4);
+  PageLease again = pool->Share(cache.pages(), LeaseFor::kUse);
+  EXPECT_EQ(pool->pages_cached(), 0);
+  ASSERT_TRUE(again.Extend(1).ok());
+  EXPECT_EQ(pool->pages_leased(), 3);
+  cache.Release();
+  EXPECT_EQ(pool->pages_leased(), 3);
+  again.Release();
+  EXPECT_EQ(pool->pages_free(), 6);
+}
+
 // A page is held by as many leases as a plain count says, whatever the order of leasing, forking and releasing.
 TEST(KvPool, CountsHoldOverRandomHistories) {
   for (uint64_t seed = 0; seed < 50; ++seed) {
     auto pool = MakePool(40);
     Rng rng(seed);
-    std::vector<PageLease> leases;
+    std::vector<PageLease> leases, caches;
     for (int step = 0; step < 200; ++step) {
-      const uint64_t what = rng.Bits() % 4;
+      const uint64_t what = rng.Bits() % 5;
       if (what == 0) {
         if (auto lease = pool->Lease(static_cast<int>(rng.Bits() % 6)); lease.ok()) leases.push_back(*std::move(lease));
+      } else if (what == 3 && !leases.empty()) {
+        caches.push_back(pool->Share(leases[rng.Bits() % leases.size()].pages(), LeaseFor::kCache));
+        if (caches.size() > 3) caches.erase(caches.begin());
       } else if (!leases.empty()) {
         PageLease& one = leases[rng.Bits() % leases.size()];
         const auto tokens = static_cast<int64_t>(rng.Bits() % (one.pages().size() * 4 + 1));
@@ -131,7 +154,12 @@ TEST(KvPool, CountsHoldOverRandomHistories) {
       }
       std::set<PageIndex> held;
       for (const PageLease& lease : leases) held.insert(lease.pages().begin(), lease.pages().end());
-      ASSERT_EQ(pool->pages_free() + static_cast<int>(held.size()), 40) << "seed " << seed;
+      std::set<PageIndex> kept;
+      for (const PageLease& cache : caches) kept.insert(cache.pages().begin(), cache.pages().end());
+      std::erase_if(kept, [&held](PageIndex page) { return held.contains(page); });
+      ASSERT_EQ(pool->pages_leased(), static_cast<int>(held.size())) << "seed " << seed;
+      ASSERT_EQ(pool->pages_cached(), static_cast<int>(kept.size())) << "seed " << seed;
+      ASSERT_EQ(pool->pages_free() + static_cast<int>(held.size() + kept.size()), 40) << "seed " << seed;
     }
   }
 }
