@@ -5,7 +5,7 @@ import json
 import httpx
 import openai
 import pytest
-from conftest import DATA
+from processes import DATA
 
 
 @pytest.fixture(scope="module")

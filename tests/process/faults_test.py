@@ -7,7 +7,7 @@ import socket
 import time
 
 import pytest
-from conftest import complete_locally, eventually, service
+from processes import complete_locally, eventually, service
 
 SMALL = ["--threads", "1", "--kv-memory", "256MiB"]
 

@@ -4,7 +4,7 @@ import concurrent.futures
 import random
 
 import pytest
-from conftest import complete_locally, service
+from processes import complete_locally, service
 
 PAGE = 16
 VOCAB = 49152

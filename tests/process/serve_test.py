@@ -8,7 +8,7 @@ import time
 
 import httpx
 import pytest
-from conftest import BINARY, complete_locally, eventually, free_port
+from processes import BINARY, complete_locally, eventually, free_port
 
 
 class Serve:
