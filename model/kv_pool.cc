@@ -11,17 +11,40 @@ struct KvPool::Impl {
   size_t part_bytes = 0;  // all tensors of one layer of one page
   size_t tensor_bytes = 0;
   size_t codes_bytes = 0;             // of a tensor
-  std::vector<int32_t> leases;        // per page: how many leases hold it
+  std::vector<int32_t> uses;          // per page: how many leases hold it for use
+  std::vector<int32_t> caches;        // likewise, for a cache
   std::vector<PageIndex> free_pages;  // the last one given back goes first: it is the likeliest to be in a cache
+  int leased = 0;                     // pages with uses
+  int cached = 0;                     // pages with none, that caches hold
+
+  void Hold(PageIndex page, LeaseFor purpose) { Change(page, purpose, +1); }
+  void Drop(PageIndex page, LeaseFor purpose) {
+    Change(page, purpose, -1);
+    if (Uses(page) == 0 && Caches(page) == 0) free_pages.push_back(page);
+  }
+
+ private:
+  int32_t& Uses(PageIndex page) { return uses[static_cast<size_t>(page)]; }
+  int32_t& Caches(PageIndex page) { return caches[static_cast<size_t>(page)]; }
+  void Count(PageIndex page, int sign) {
+    leased += Uses(page) > 0 ? sign : 0;
+    cached += Uses(page) == 0 && Caches(page) > 0 ? sign : 0;
+  }
+  void Change(PageIndex page, LeaseFor purpose, int by) {
+    Count(page, -1);
+    (purpose == LeaseFor::kUse ? Uses(page) : Caches(page)) += by;
+    Count(page, +1);
+  }
 };
 
 PageLease::PageLease(PageLease&& other) noexcept
-    : pool_(std::exchange(other.pool_, nullptr)), pages_(std::exchange(other.pages_, {})) {}
+    : pool_(std::exchange(other.pool_, nullptr)), purpose_(other.purpose_), pages_(std::exchange(other.pages_, {})) {}
 
 PageLease& PageLease::operator=(PageLease&& other) noexcept {
   if (this != &other) {
     Release();
     pool_ = std::exchange(other.pool_, nullptr);
+    purpose_ = other.purpose_;
     pages_ = std::exchange(other.pages_, {});
   }
   return *this;
@@ -30,9 +53,7 @@ PageLease& PageLease::operator=(PageLease&& other) noexcept {
 PageLease::~PageLease() { Release(); }
 
 void PageLease::Release() {
-  for (const PageIndex page : pages_) {
-    if (--pool_->impl_->leases[static_cast<size_t>(page)] == 0) pool_->impl_->free_pages.push_back(page);
-  }
+  for (const PageIndex page : pages_) pool_->impl_->Drop(page, purpose_);
   pages_.clear();
 }
 
@@ -46,7 +67,7 @@ Status PageLease::Extend(int pages) {
   for (int i = 0; i < pages; ++i) {
     const PageIndex page = pool.free_pages.back();
     pool.free_pages.pop_back();
-    pool.leases[static_cast<size_t>(page)] = 1;
+    pool.Hold(page, purpose_);
     pages_.push_back(page);
   }
   return absl::OkStatus();
@@ -68,7 +89,8 @@ StatusOr<std::unique_ptr<KvPool>> KvPool::Create(const KvPoolOptions& options) {
   impl->codes_bytes = tensor.codes;
   const size_t bytes = Bytes(layout, options.codec, int64_t{options.page_tokens} * options.pages);
   SLUICE_ASSIGN_OR_RETURN(impl->memory, Buffer::Create(bytes, /*touch=*/true));
-  impl->leases.assign(static_cast<size_t>(options.pages), 0);
+  impl->uses.assign(static_cast<size_t>(options.pages), 0);
+  impl->caches.assign(static_cast<size_t>(options.pages), 0);
   impl->free_pages.reserve(static_cast<size_t>(options.pages));
   for (PageIndex page = options.pages - 1; page >= 0; --page) impl->free_pages.push_back(page);
   return std::unique_ptr<KvPool>(new KvPool(std::move(impl)));
@@ -99,12 +121,28 @@ StatusOr<PageLease> KvPool::Fork(const PageLease& from, int64_t tokens) {
     }
   }
   lease.pages_.insert(lease.pages_.begin(), from.pages_.begin(), from.pages_.begin() + static_cast<ptrdiff_t>(whole));
-  for (size_t i = 0; i < whole; ++i) ++impl_->leases[static_cast<size_t>(lease.pages_[i])];
+  for (size_t i = 0; i < whole; ++i) impl_->Hold(lease.pages_[i], LeaseFor::kUse);
+  return lease;
+}
+
+PageLease KvPool::Share(absl::Span<const PageIndex> pages, LeaseFor purpose) {
+  PageLease lease;
+  lease.pool_ = this;
+  lease.purpose_ = purpose;
+  for (const PageIndex page : pages) {
+    SLUICE_CHECK(page >= 0 && page < pages_total() &&
+                     impl_->uses[static_cast<size_t>(page)] + impl_->caches[static_cast<size_t>(page)] > 0,
+                 "a page that nobody holds cannot be shared: ", page);
+    impl_->Hold(page, purpose);
+    lease.pages_.push_back(page);
+  }
   return lease;
 }
 
 int KvPool::pages_total() const { return impl_->options.pages; }
 int KvPool::pages_free() const { return static_cast<int>(impl_->free_pages.size()); }
+int KvPool::pages_leased() const { return impl_->leased; }
+int KvPool::pages_cached() const { return impl_->cached; }
 
 int KvPool::PagesFor(int64_t tokens) const {
   return static_cast<int>((tokens + impl_->options.page_tokens - 1) / impl_->options.page_tokens);

@@ -1,6 +1,6 @@
 // The paged KV pool: all KV memory of a process, taken and touched at start-up, leased in pages of `page_tokens` slots
-// over all layers. Pages are counted, so that n choices share the pages of one prompt. Driven by one thread (the
-// worker's); leases may be dropped only there.
+// over all layers. Pages are counted, so that choices share the pages of their prompt, and prompts those of a prefix.
+// Driven by one thread (the worker's); leases may be dropped only there.
 //
 // The part of a page that belongs to one layer holds, tensor by tensor (K, then V; or the latents), the codes of all
 // its rows, [page_tokens, rows_per_token], and then their scales: the planes of a wire frame. Parts lie layer by layer,
@@ -24,6 +24,9 @@ using PageIndex = int32_t;
 
 class KvPool;
 
+// What a lease is for. A page that is held by caches alone counts as cached: whoever needs room may have them drop it.
+enum class LeaseFor : uint8_t { kUse, kCache };
+
 // Move-only handle of pages in sequence order; gives them back in its destructor.
 class PageLease {
  public:
@@ -40,6 +43,7 @@ class PageLease {
  private:
   friend class KvPool;
   KvPool* pool_ = nullptr;
+  LeaseFor purpose_ = LeaseFor::kUse;
   std::vector<PageIndex> pages_;
 };
 
@@ -63,9 +67,14 @@ class KvPool {
   StatusOr<PageLease> Lease(int pages);  // ResourceExhausted with both numbers
   // A second lease for the first `tokens` tokens of `from`: whole pages are shared, a last partial page is copied.
   StatusOr<PageLease> Fork(const PageLease& from, int64_t tokens);
+  // Another lease of pages that are held already.
+  PageLease Share(absl::Span<const PageIndex> pages, LeaseFor purpose);
 
+  // Total is free + leased + cached, whatever happens.
   int pages_total() const;
   int pages_free() const;
+  int pages_leased() const;            // held for use
+  int pages_cached() const;            // held by caches alone
   int PagesFor(int64_t tokens) const;  // rounded up
   const KvPoolOptions& options() const;
   size_t bytes() const;
