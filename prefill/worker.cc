@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/proto/convert.h"
+#include "model/first_tokens.h"
 #include "spdlog/spdlog.h"
 
 namespace sluice::prefill {
@@ -223,24 +224,10 @@ void Worker::RunChunks(const std::vector<Chunk>& chunks, const std::vector<Promp
   }
 }
 
-// One prefill serves all choices: each draws its own first token from the same logits, and decode forks the pages.
-StatusOr<bool> Worker::ChooseFirstTokens(const Prompt& prompt, absl::Span<const float> logits,
-                                         proto::HandoffRecord* record) const {
-  bool all_finished = true;
-  for (int i = 0; i < prompt.generation.sampling.n; ++i) {
-    Generation generation(&prompt.generation, i);
-    SLUICE_ASSIGN_OR_RETURN(proto::GeneratedToken token, generation.Step(logits));
-    proto::ChoiceState& choice = *record->add_choices();
-    choice = generation.State();
-    *choice.add_unsent() = std::move(token);
-    all_finished &= generation.finished();
-  }
-  return all_finished;
-}
-
+// One prefill serves all choices: each has its first token from here, and decode forks the pages.
 void Worker::HandOff(Prompt& prompt, const Chunk& last, absl::Span<const float> logits) {
   proto::HandoffRecord record;
-  const StatusOr<bool> all_finished = ChooseFirstTokens(prompt, logits, &record);
+  const StatusOr<bool> all_finished = ChooseFirstTokens(prompt.generation, logits, &record);
   if (!all_finished.ok()) {
     spdlog::error("request {}: {}", prompt.request.request_id(), all_finished.status().ToString());
     return GiveUp(prompt, WithContext(all_finished.status(), "prefill"));

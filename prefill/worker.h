@@ -111,9 +111,6 @@ class Worker {
   PromptView View(const Prompt& prompt) const;
   void Start(Prompt& prompt, absl::Time now);
   void RunChunks(const std::vector<Chunk>& chunks, const std::vector<Prompt*>& prompts);
-  // Adds every choice with its first token to the record. True where all of them end with it.
-  StatusOr<bool> ChooseFirstTokens(const Prompt& prompt, absl::Span<const float> logits,
-                                   proto::HandoffRecord* record) const;
   void HandOff(Prompt& prompt, const Chunk& last, absl::Span<const float> logits);
   void GiveUp(Prompt& prompt, Status why);
   void Answer(Prompt& prompt, const StatusOr<proto::PrefillReply>& reply);
