@@ -49,6 +49,9 @@ StatusOr<std::unique_ptr<Transport>> CreateTransport(std::string_view backend, c
     if (!options.faults.rules.empty() && !candidate.takes_faults)
       return absl::InvalidArgumentError(absl::StrCat("transport options: there are ", options.faults.rules.size(),
                                                      " rules of faults, and ", std::string(backend), " makes none"));
+    if (!options.interface.empty() && !candidate.crosses_processes)
+      return absl::InvalidArgumentError(absl::StrCat("transport options: interface is \"", options.interface,
+                                                     "\", and ", std::string(backend), " has none"));
     return candidate.create(options, receiver);
   }
   auto append_name = [](std::string* out, const TransportBackend& b) { out->append(b.name); };

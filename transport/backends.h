@@ -11,7 +11,7 @@ namespace sluice {
 
 struct TransportBackend {
   std::string_view name;
-  bool crosses_processes;    // else peers live in one process
+  bool crosses_processes;    // and uses network interfaces; else peers live in one process
   bool peers_can_be_silent;  // and are then closed after peer_silence_max
   bool takes_faults;         // for tests only
   StatusOr<std::unique_ptr<Transport>> (*create)(const TransportOptions& options, Receiver* receiver);

@@ -80,6 +80,12 @@ int SocketAddress::port() const {
   return ntohs(reinterpret_cast<const sockaddr_in6*>(&storage)->sin6_port);
 }
 
+void SocketAddress::set_port(int port) {
+  const auto network_order = htons(static_cast<uint16_t>(port));
+  if (storage.ss_family == AF_INET) reinterpret_cast<sockaddr_in*>(&storage)->sin_port = network_order;
+  if (storage.ss_family == AF_INET6) reinterpret_cast<sockaddr_in6*>(&storage)->sin6_port = network_order;
+}
+
 std::string SocketAddress::ToString() const {
   char host[INET6_ADDRSTRLEN] = "?";
   const void* ip = storage.ss_family == AF_INET
@@ -101,11 +107,13 @@ StatusOr<UniqueFd> Listen(const SocketAddress& address) {
   return fd;
 }
 
-StatusOr<UniqueFd> StartConnect(const SocketAddress& address) {
+StatusOr<UniqueFd> StartConnect(const SocketAddress& address, const std::optional<SocketAddress>& source) {
   UniqueFd fd(socket(address.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!fd.ok()) return SystemError("socket for", address);
   const int one = 1;
   setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+  if (source && bind(fd.get(), reinterpret_cast<const sockaddr*>(&source->storage), source->bytes) != 0)
+    return SystemError("cannot bind", *source);
   if (connect(fd.get(), reinterpret_cast<const sockaddr*>(&address.storage), address.bytes) != 0 &&
       errno != EINPROGRESS)
     return SystemError("cannot connect to", address);
@@ -134,7 +142,7 @@ StatusOr<std::string> AdvertisedAddress(const SocketAddress& listening, const st
     if ((i->ifa_flags & IFF_UP) == 0 || (i->ifa_flags & IFF_LOOPBACK) != 0) continue;
     SocketAddress address{.bytes = sizeof(sockaddr_in)};
     std::memcpy(&address.storage, i->ifa_addr, sizeof(sockaddr_in));
-    reinterpret_cast<sockaddr_in*>(&address.storage)->sin_port = htons(static_cast<uint16_t>(listening.port()));
+    address.set_port(listening.port());
     return address.ToString();
   }
   return absl::StrCat("127.0.0.1:", listening.port());

@@ -3,6 +3,7 @@
 
 #include <sys/socket.h>
 
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -41,13 +42,14 @@ struct SocketAddress {
   bool is_loopback() const;
   bool is_wildcard() const;
   int port() const;
+  void set_port(int port);
   std::string ToString() const;  // "127.0.0.1:4711", "[::1]:4711"
 };
 
 // Unavailable with the address and the system's words.
 StatusOr<UniqueFd> Listen(const SocketAddress& address);
-// Starts connecting; writable when done or failed (SocketError tells).
-StatusOr<UniqueFd> StartConnect(const SocketAddress& address);
+// Starts connecting, from `source` where given; writable when done or failed (SocketError tells).
+StatusOr<UniqueFd> StartConnect(const SocketAddress& address, const std::optional<SocketAddress>& source);
 Status SocketError(int fd);
 
 // What peers are told for a socket that listens on `listening`: `advertise_host` where given, else the listening host,

@@ -48,7 +48,10 @@ class Receiver {
 struct TransportOptions {
   std::string listen_address;  // "host:port", port 0 picks one; empty: does not listen
   std::string advertise_host;  // what peers are told instead of the listening host; needed where that is a wildcard
-  std::string auth_key;        // both ends prove that they know it before anything else is looked at
+  // Everything goes over this network interface ("eth0") and is told its address where the listening host is a
+  // wildcard; empty: whatever routes there, and `lo` alone where the address is a loopback one.
+  std::string interface;
+  std::string auth_key;  // both ends prove that they know it before anything else is looked at
   size_t connections_max = 1024;
   size_t handshakes_max = 128;  // strangers at the door; one more pushes out the oldest
   size_t header_bytes_max = 1024;

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "absl/synchronization/mutex.h"
+#include "transport/interface.h"
 #include "transport/ucx_connection.h"
 
 namespace sluice {
@@ -63,6 +64,7 @@ class UcxTransport final : public Transport {
   UcxTransport(const TransportOptions& options, Receiver* receiver) {
     shared_.options = options;
     shared_.receiver = receiver;
+    shared_.fail_queued_sends = [this](ConnectionId id) { FailQueuedSends(id); };
   }
 
   ~UcxTransport() override {
@@ -116,7 +118,9 @@ class UcxTransport final : public Transport {
   void Push(Command command);
   void Loop();
   bool RunCommands();
+  void FailQueuedSends(ConnectionId id);
   void Run(ConnectCommand& command);
+  StatusOr<UniqueFd> Reach(const SocketAddress& address) const;
   void Run(SendCommand& command);
   void Run(CloseCommand& command);
   void Run(StopCommand& command);
@@ -146,6 +150,7 @@ class UcxTransport final : public Transport {
   std::vector<Command> commands_ ABSL_GUARDED_BY(mutex_);
 
   // Of the transport's thread.
+  std::vector<Command> running_;  // taken from commands_
   std::unordered_map<uint64_t, Slot> slots_;
   std::vector<uint64_t> active_;  // connections whose endpoint may have something to do
   std::vector<uint64_t> closed_;  // to be erased
@@ -162,9 +167,14 @@ Status UcxTransport::Start() {
   if (!epoll_.ok() || !wake_.ok())
     return absl::UnavailableError(absl::StrCat("no descriptors for a transport: ", std::strerror(errno)));
   Watch(wake_.get(), EPOLLIN, kCommandEvent, false);
+  const std::string& interface = shared_.options.interface;
+  if (!interface.empty()) SLUICE_RETURN_IF_ERROR(CheckInterface(interface));
   if (!shared_.options.listen_address.empty()) {
-    SLUICE_ASSIGN_OR_RETURN(const SocketAddress wanted,
+    SLUICE_ASSIGN_OR_RETURN(SocketAddress wanted,
                             SocketAddress::Parse(shared_.options.listen_address, /*resolve=*/true));
+    if (!interface.empty()) {
+      SLUICE_ASSIGN_OR_RETURN(wanted, BindTo(interface, wanted));
+    }
     SLUICE_ASSIGN_OR_RETURN(listener_, Listen(wanted));
     SLUICE_ASSIGN_OR_RETURN(const SocketAddress listening, SocketAddress::Local(listener_.get()));
     SLUICE_ASSIGN_OR_RETURN(address_, AdvertisedAddress(listening, shared_.options.advertise_host));
@@ -200,13 +210,34 @@ void UcxTransport::Loop() {
 
 // False: there were none.
 bool UcxTransport::RunCommands() {
-  std::vector<Command> commands;
+  running_.clear();
   {
     absl::MutexLock lock(&mutex_);
-    commands.swap(commands_);
+    running_.swap(commands_);
   }
-  for (Command& command : commands) std::visit([this](auto& c) { Run(c); }, command);
-  return !commands.empty();
+  for (Command& command : running_) std::visit([this](auto& c) { Run(c); }, command);
+  return !running_.empty();
+}
+
+// What was sent before the end is reported before the end, also where the end came first to this thread.
+void UcxTransport::FailQueuedSends(ConnectionId id) {
+  std::vector<SendCommand> sends;
+  const auto take_from = [&](std::vector<Command>& commands) {
+    for (Command& command : commands) {
+      SendCommand* send = std::get_if<SendCommand>(&command);
+      if (send != nullptr && send->id == id && send->done != nullptr)
+        sends.push_back(std::exchange(*send, SendCommand{}));
+    }
+  };
+  take_from(running_);
+  {
+    absl::MutexLock lock(&mutex_);
+    take_from(commands_);
+  }
+  for (SendCommand& send : sends) {
+    --sends_pending_;
+    send.done(absl::UnavailableError("the connection is not open"));
+  }
 }
 
 void UcxTransport::Run(ConnectCommand& command) {
@@ -220,14 +251,23 @@ void UcxTransport::Run(ConnectCommand& command) {
         absl::ResourceExhaustedError(absl::StrCat("all ", options.connections_max, " connections in use")));
   const StatusOr<SocketAddress> address = SocketAddress::Parse(command.address, /*resolve=*/false);
   if (!address.ok()) return command.done(address.status());
-  StatusOr<UniqueFd> fd = StartConnect(*address);
+  StatusOr<UniqueFd> fd = Reach(*address);
   if (!fd.ok()) return command.done(fd.status());
   Add(std::make_unique<UcxConnection>(&shared_, command.id, *std::move(fd), std::move(command.hello), command.deadline,
                                       std::move(command.done), std::chrono::steady_clock::now()));
 }
 
+StatusOr<UniqueFd> UcxTransport::Reach(const SocketAddress& address) const {
+  std::optional<SocketAddress> source;
+  if (!shared_.options.interface.empty()) {
+    SLUICE_ASSIGN_OR_RETURN(source, InterfaceAddress(shared_.options.interface, address.storage.ss_family));
+  }
+  return StartConnect(address, source);
+}
+
 void UcxTransport::Run(SendCommand& command) {
-  auto done = [this, done = std::move(command.done)](Status status) {
+  if (command.done == nullptr) return;  // failed when its connection ended
+  auto done = [this, done = std::exchange(command.done, nullptr)](Status status) {
     --sends_pending_;
     done(std::move(status));
   };

@@ -2,6 +2,8 @@
 
 #include <poll.h>
 
+#include "transport/interface.h"
+
 namespace sluice {
 
 namespace {
@@ -10,13 +12,16 @@ std::chrono::nanoseconds Nanoseconds(absl::Duration d) { return absl::ToChronoNa
 
 }  // namespace
 
-StatusOr<UcxContext*> UcxShared::ContextFor(int control_fd) {
+StatusOr<std::shared_ptr<UcxContext>> UcxShared::ContextFor(int control_fd) {
   SLUICE_ASSIGN_OR_RETURN(const SocketAddress local, SocketAddress::Local(control_fd));
-  std::unique_ptr<UcxContext>& context = contexts[local.is_loopback()];
-  if (context == nullptr) {
-    SLUICE_ASSIGN_OR_RETURN(context, UcxContext::Create(local.is_loopback()));
+  const std::string device = !options.interface.empty() ? options.interface : local.is_loopback() ? "lo" : "";
+  const std::string running = RunningInterfaces(device);
+  Context& known = contexts[device];
+  if (known.context == nullptr || known.interfaces != running) {
+    SLUICE_ASSIGN_OR_RETURN(known.context, UcxContext::Create(device));
+    known.interfaces = running;
   }
-  return context.get();
+  return known.context;
 }
 
 UcxConnection::UcxConnection(UcxShared* shared, ConnectionId id, UniqueFd fd, SteadyTime now)
@@ -190,9 +195,10 @@ Status UcxConnection::OpenAccepted() {
 }
 
 Status UcxConnection::CreateEndpoint() {
-  SLUICE_ASSIGN_OR_RETURN(UcxContext * context, shared_->ContextFor(channel_->fd()));
+  SLUICE_ASSIGN_OR_RETURN(std::shared_ptr<UcxContext> context, shared_->ContextFor(channel_->fd()));
   secret_ = RandomSecret();
-  SLUICE_ASSIGN_OR_RETURN(endpoint_, UcxEndpoint::Create(context, secret_, shared_->options.header_bytes_max, this));
+  SLUICE_ASSIGN_OR_RETURN(endpoint_,
+                          UcxEndpoint::Create(std::move(context), secret_, shared_->options.header_bytes_max, this));
   return absl::OkStatus();
 }
 
@@ -282,7 +288,9 @@ void UcxConnection::Close(const Status& why, bool tell_peer) {
   if (std::exchange(admitted_, false)) --shared_->connections_open;
   for (EarlySend& send : std::exchange(early_sends_, {})) send.done(why);
   if (connect_done_) std::exchange(connect_done_, nullptr)(why);
-  if (known_) shared_->receiver->OnClosed(id_, why);
+  if (!known_) return;
+  shared_->fail_queued_sends(id_);
+  shared_->receiver->OnClosed(id_, why);
 }
 
 StatusOr<Landing> UcxConnection::OnMessage(std::string_view header, size_t payload_bytes) {

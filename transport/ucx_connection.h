@@ -28,11 +28,19 @@ using SteadyTime = std::chrono::steady_clock::time_point;
 struct UcxShared {
   TransportOptions options;
   Receiver* receiver = nullptr;
-  std::map<bool, std::unique_ptr<UcxContext>> contexts;  // by loopback_only; made when first needed
+  // Completes the sends of a connection that has ended that its thread has not come to yet.
+  std::function<void(ConnectionId)> fail_queued_sends;
+  struct Context {
+    std::shared_ptr<UcxContext> context;  // endpoints are the other owners: one that is replaced goes with its last
+    std::string interfaces;               // that were running when it was made
+  };
+  std::map<std::string, Context> contexts;  // by network device; made when first needed
   std::atomic<uint64_t> connections_open{0}, connections_refused{0}, messages_sent{0}, messages_received{0},
       payload_bytes_sent{0}, payload_bytes_landed{0};
 
-  StatusOr<UcxContext*> ContextFor(int control_fd);
+  // A context knows the interfaces that ran when it was made, so it is made anew when they have changed: a link that
+  // was down then would else be down for ever.
+  StatusOr<std::shared_ptr<UcxContext>> ContextFor(int control_fd);
   size_t control_body_bytes_max() const {
     return kIntroductionFixedBytes + kWorkerAddressBytesMax + options.hello_bytes_max;
   }

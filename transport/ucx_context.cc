@@ -63,7 +63,6 @@ constexpr Setting kSettings[] = {
     // The control stream notices dead and silent peers; UCX's own timer would only wake an idle process.
     {"KEEPALIVE_INTERVAL", "inf", "UCX_KEEPALIVE_INTERVAL"},
 };
-constexpr Setting kLoopbackOnly = {"NET_DEVICES", "lo", "UCX_NET_DEVICES"};
 
 Status Apply(ucp_config_t* config, const Setting& setting) {
   if (std::getenv(setting.environment) != nullptr) return absl::OkStatus();
@@ -72,9 +71,10 @@ Status Apply(ucp_config_t* config, const Setting& setting) {
   return UcxError(absl::StrCat("setting ", setting.name, "=", setting.value), status);
 }
 
-StatusOr<ucp_context_h> Init(ucp_config_t* config, bool loopback_only) {
+StatusOr<ucp_context_h> Init(ucp_config_t* config, const std::string& device) {
   for (const Setting& setting : kSettings) SLUICE_RETURN_IF_ERROR(Apply(config, setting));
-  if (loopback_only) SLUICE_RETURN_IF_ERROR(Apply(config, kLoopbackOnly));
+  const Setting devices = {"NET_DEVICES", device.c_str(), "UCX_NET_DEVICES"};
+  if (!device.empty()) SLUICE_RETURN_IF_ERROR(Apply(config, devices));
   ucp_params_t params = {};
   params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_NAME;
   params.features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP;
@@ -102,12 +102,12 @@ Status UcxError(std::string_view what, ucs_status_t status) {
   }
 }
 
-StatusOr<std::unique_ptr<UcxContext>> UcxContext::Create(bool loopback_only) {
+StatusOr<std::unique_ptr<UcxContext>> UcxContext::Create(const std::string& device) {
   TameLibrary();
   ucp_config_t* config = nullptr;
   const ucs_status_t status = ucp_config_read(nullptr, nullptr, &config);
   if (status != UCS_OK) return UcxError("ucp_config_read", status);
-  const StatusOr<ucp_context_h> context = Init(config, loopback_only);
+  const StatusOr<ucp_context_h> context = Init(config, device);
   ucp_config_release(config);
   if (!context.ok()) return context.status();
   return std::unique_ptr<UcxContext>(new UcxContext(*context));

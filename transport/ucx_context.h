@@ -1,8 +1,9 @@
 // What a process has of UCX once: the library made to behave (its log goes to ours, its signal handlers go), and one
-// context for each reach: peers on this machine only, or on any. Of the transport's thread.
+// context for each network device that is asked for. Of the transport's thread.
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "common/status.h"
 #include "ucp/api/ucp.h"
@@ -13,8 +14,8 @@ Status UcxError(std::string_view what, ucs_status_t status);
 
 class UcxContext {
  public:
-  // With `loopback_only` no socket of UCX is reachable from another machine.
-  static StatusOr<std::unique_ptr<UcxContext>> Create(bool loopback_only);
+  // `device`: the network interface that is used, "lo" for one that no other machine reaches; empty: all.
+  static StatusOr<std::unique_ptr<UcxContext>> Create(const std::string& device);
   ~UcxContext() {
     if (!kept_) ucp_cleanup(context_);
   }

@@ -14,9 +14,9 @@ constexpr size_t kEagerBytesMax = 4096;
 
 }  // namespace
 
-StatusOr<std::unique_ptr<UcxEndpoint>> UcxEndpoint::Create(UcxContext* context, uint64_t secret,
+StatusOr<std::unique_ptr<UcxEndpoint>> UcxEndpoint::Create(std::shared_ptr<UcxContext> context, uint64_t secret,
                                                            size_t header_bytes_max, Handler* handler) {
-  std::unique_ptr<UcxEndpoint> endpoint(new UcxEndpoint(context, header_bytes_max, secret, handler));
+  std::unique_ptr<UcxEndpoint> endpoint(new UcxEndpoint(std::move(context), header_bytes_max, secret, handler));
   SLUICE_RETURN_IF_ERROR(endpoint->Init());
   return endpoint;
 }

@@ -31,8 +31,8 @@ class UcxEndpoint {
   };
 
   // Messages that do not begin with `secret` are ignored.
-  static StatusOr<std::unique_ptr<UcxEndpoint>> Create(UcxContext* context, uint64_t secret, size_t header_bytes_max,
-                                                       Handler* handler);
+  static StatusOr<std::unique_ptr<UcxEndpoint>> Create(std::shared_ptr<UcxContext> context, uint64_t secret,
+                                                       size_t header_bytes_max, Handler* handler);
   // Destroys the worker, then completes what failed or is still open with Cancelled, since only now it is quiet. No
   // progress is made on the way: UCX 1.13 uses a freed socket when the peer ends it while ours is being given up with
   // data unsent (uct_tcp_iface_handle_events).
@@ -74,8 +74,8 @@ class UcxEndpoint {
     std::vector<ucp_dt_iov_t> pieces;  // UCX reads this list until the receive is over
   };
 
-  UcxEndpoint(UcxContext* context, size_t header_bytes_max, uint64_t secret, Handler* handler)
-      : context_(context), header_bytes_max_(header_bytes_max), secret_(secret), handler_(handler) {}
+  UcxEndpoint(std::shared_ptr<UcxContext> context, size_t header_bytes_max, uint64_t secret, Handler* handler)
+      : context_(std::move(context)), header_bytes_max_(header_bytes_max), secret_(secret), handler_(handler) {}
   Status Init();
   Status Handle(unsigned message_id, ucp_am_recv_callback_t callback);
   void Post(unsigned message_id, unsigned flags, std::string_view header, absl::Span<const std::byte> payload,
@@ -96,7 +96,7 @@ class UcxEndpoint {
   static void OnReceived(void* request, ucs_status_t status, size_t bytes, void* incoming);
   static void OnEndpointError(void* self, ucp_ep_h endpoint, ucs_status_t status);
 
-  UcxContext* const context_;
+  const std::shared_ptr<UcxContext> context_;  // with the transport, which may have a newer one by now
   const size_t header_bytes_max_;
   const uint64_t secret_;
   Handler* const handler_;

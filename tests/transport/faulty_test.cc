@@ -142,9 +142,13 @@ TEST_P(FaultyTransport, AStallHoldsOneConnectionAndThenGivesEverythingInOrder) {
 }
 
 TEST_P(FaultyTransport, AStalledConnectionIsSilentWhileOthersAreServed) {
-  Start({.kind = FaultKind::kStall, .at_message = 1, .duration = absl::InfiniteDuration()});
+  Start({.kind = FaultKind::kStall,
+         .at_message = 0,
+         .duration = absl::InfiniteDuration(),
+         .matches = [](std::string_view header, size_t) { return header == "1"; }});
   const ConnectionId other = Connect();
   Send(5);
+  AwaitHeaders(1);
   EXPECT_TRUE(client_.Send(other, "other", Pattern(2000, 9)).ok());
   EXPECT_THAT(AwaitHeaders(2), ElementsAre("0", "other"));
   client_.transport().Close(connection_);

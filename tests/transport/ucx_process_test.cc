@@ -1,10 +1,5 @@
 // Two real processes: the peer is this program started again, which may be stopped and killed.
-#include <fcntl.h>
 #include <signal.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <atomic>
 
 #include "absl/time/clock.h"
 #include "common/crc32c.h"
@@ -15,51 +10,6 @@
 namespace sluice {
 
 namespace {
-
-class Peer {
- public:
-  Peer(const std::string& mode, const std::string& address) {
-    int in[2], out[2];
-    SLUICE_CHECK(pipe2(in, O_CLOEXEC) == 0 && pipe2(out, O_CLOEXEC) == 0);
-    pid_ = fork();
-    SLUICE_CHECK(pid_ >= 0);
-    if (pid_ == 0) {
-      dup2(in[0], STDIN_FILENO);
-      dup2(out[1], STDOUT_FILENO);
-      execl("/proc/self/exe", "transport_peer", "--peer", mode.c_str(), address.c_str(), nullptr);
-      _exit(127);
-    }
-    close(in[0]);
-    close(out[1]);
-    stdin_ = in[1];
-    stdout_ = out[0];
-  }
-  ~Peer() {
-    Kill();
-    close(stdin_);
-    close(stdout_);
-  }
-
-  // The line that it prints once it runs.
-  std::string AwaitAddress() {
-    std::string line;
-    char c = 0;
-    while (read(stdout_, &c, 1) == 1 && c != '\n') line.push_back(c);
-    return line;
-  }
-  void Signal(int signal) { kill(pid_, signal); }
-  void Kill() {
-    if (pid_ < 0) return;
-    kill(pid_, SIGKILL);
-    waitpid(pid_, nullptr, 0);
-    pid_ = -1;
-  }
-
- private:
-  pid_t pid_ = -1;
-  int stdin_ = -1;
-  int stdout_ = -1;
-};
 
 TEST(UcxProcess, MessagesGoThereAndBack) {
   Peer peer("echo", "127.0.0.1:0");
@@ -141,7 +91,7 @@ TEST(UcxProcess, PeersThatDieWhileConnectingDoNoHarm) {
 }  // namespace sluice
 
 int main(int argc, char** argv) {
-  if (argc == 4 && std::string_view(argv[1]) == "--peer") return sluice::RunPeer(argv[2], argv[3]);
+  if (argc == 5 && std::string_view(argv[1]) == "--peer") return sluice::RunPeer(argv[2], argv[3], argv[4]);
   testing::InitGoogleTest(&argc, argv);
   return RUN_ALL_TESTS();
 }
