@@ -58,6 +58,17 @@ void AddModelFlags(CLI::App& app, Options* options) {
 }
 
 template <typename Options>
+void AddWireFlags(CLI::App& app, Options* options) {
+  Group network(app, "Network");
+  network.Add("--kv-interface", &options->kv_interface, "Network interface that KV goes over, such as eth0")
+      ->type_name("NAME");
+  network
+      .Add("--kv-test-faults", &options->kv_test_faults,
+           "For tests only: harm what arrives, such as seed=7,drop=0.01,corrupt-payload@3,stall@5:2s")
+      ->type_name("RULES");
+}
+
+template <typename Options>
 void AddProcessFlags(CLI::App& app, Options* options) {
   Group process(app, "Process");
   process
@@ -74,6 +85,7 @@ void AddPrefillFlags(CLI::App& app, PrefillOptions* options) {
   Group network(app, "Network");
   network.Add("--listen", &options->listen, "Control (gRPC), host:port; port 0 picks one")->type_name("ADDRESS");
   network.Add("--metrics-listen", &options->metrics_listen, "Prometheus metrics")->type_name("ADDRESS");
+  AddWireFlags(app, options);
   network.Duration("--connect-timeout", &options->connect_timeout, "Reaching a decode process");
   network.Duration("--result-timeout", &options->result_timeout, "Waiting for decode's answer to a handoff");
   Group limits(app, "Limits");
@@ -95,6 +107,7 @@ void AddDecodeFlags(CLI::App& app, DecodeOptions* options) {
   network.Add("--kv-listen", &options->kv_listen, "Where prefill processes send KV")->type_name("ADDRESS");
   network.Add("--kv-advertise-host", &options->kv_advertise_host, "What they are told instead of --kv-listen's host")
       ->type_name("HOST");
+  AddWireFlags(app, options);
   network.Add("--metrics-listen", &options->metrics_listen, "Prometheus metrics")->type_name("ADDRESS");
   Group limits(app, "Limits");
   limits.Add("--sequences", &options->sequences_max, "Sequences that are generated, each step some of them");

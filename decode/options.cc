@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_join.h"
 #include "model/kv_layout.h"
+#include "transport/fault_policy.h"
 
 namespace sluice {
 
@@ -19,8 +20,12 @@ Status DecodeOptions::Validate() const {
   not_empty("listen", listen);
   not_empty("kv_listen", kv_listen);
   not_empty("metrics_listen", metrics_listen);
-  if (kv_listen.rfind("0.0.0.0:", 0) == 0 && kv_advertise_host.empty()) {
-    problems.push_back("kv_listen is 0.0.0.0, which nobody can connect to: kv_advertise_host must say where it is");
+  if (kv_listen.rfind("0.0.0.0:", 0) == 0 && kv_advertise_host.empty() && kv_interface.empty()) {
+    problems.push_back(
+        "kv_listen is 0.0.0.0, which nobody can connect to: kv_advertise_host or kv_interface must say where it is");
+  }
+  if (const auto faults = FaultPolicy::Parse(kv_test_faults); !faults.ok()) {
+    problems.push_back(absl::StrCat("kv_test_faults: ", faults.status().message()));
   }
   at_least("threads", threads, 1);
   at_least("kv_memory_bytes", kv_memory_bytes, 1);

@@ -16,6 +16,8 @@ struct DecodeOptions {
   std::string metrics_listen = "127.0.0.1:0";  // Prometheus scrapes here
   std::string kv_advertise_host;  // what peers are told instead of kv_listen's host, where that is no address
                                   // to connect to, such as 0.0.0.0; empty: kv_listen's host
+  std::string kv_interface;       // KV goes over this network interface; empty: whatever kv_listen says
+  std::string kv_test_faults;     // for tests: what happens to what arrives, as FaultPolicy::Parse reads it
   std::string cluster_key;        // authenticates tickets; at most one of these two, else the
   std::string cluster_key_file;   // environment's SLUICE_CLUSTER_KEY
   int announce_fd = -1;           // gets one JSON line when everything listens; -1: none

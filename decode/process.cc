@@ -33,6 +33,7 @@ namespace {
 using namespace decode;
 
 constexpr char kTransportBackend[] = "ucx";
+constexpr char kTestTransportBackend[] = "faulty-ucx";
 constexpr absl::Duration kCallsEndMax = absl::Seconds(1);
 
 // Everything that a decode process is made of. Members are in order of dependence: each uses only what stands above it,
@@ -167,10 +168,13 @@ Status DecodeProcess::StartWorker() {
       std::move(worker_options), facts, key_,
       [this](const Batch& batch, KvPool& pool) { return transformer_->Forward(batch, pool); }, pool_.get(),
       staging_.get(), &clock_, &metrics_);
-  SLUICE_ASSIGN_OR_RETURN(transport_, CreateTransport(kTransportBackend,
+  SLUICE_ASSIGN_OR_RETURN(FaultPolicy faults, FaultPolicy::Parse(options_.kv_test_faults));
+  SLUICE_ASSIGN_OR_RETURN(transport_, CreateTransport(faults.rules.empty() ? kTransportBackend : kTestTransportBackend,
                                                       {.listen_address = options_.kv_listen,
                                                        .advertise_host = options_.kv_advertise_host,
-                                                       .auth_key = key_.bytes()},
+                                                       .interface = options_.kv_interface,
+                                                       .auth_key = key_.bytes(),
+                                                       .faults = faults},
                                                       worker_->receiver()));
   worker_->Start(transport_.get());
   engine_thread_ = std::thread([this] { worker_->Run(); });

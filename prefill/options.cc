@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_join.h"
 #include "model/kv_layout.h"
+#include "transport/fault_policy.h"
 
 namespace sluice {
 
@@ -24,6 +25,8 @@ Status PrefillOptions::Validate() const {
   if (model_path.empty()) problems.push_back("model_path is empty");
   address("listen", listen);
   address("metrics_listen", metrics_listen);
+  if (const auto faults = FaultPolicy::Parse(kv_test_faults); !faults.ok())
+    problems.push_back(absl::StrCat("kv_test_faults: ", faults.status().message()));
   at_least("threads", threads, 1);
   at_least("kv_memory_bytes", kv_memory_bytes, 1);
   at_least("page_tokens", page_tokens, 1);

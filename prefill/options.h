@@ -14,6 +14,8 @@ struct PrefillOptions {
   std::string model_path;                      // GGUF file or Hugging Face folder
   std::string listen = "127.0.0.1:0";          // gRPC, "host:port"; port 0 picks one
   std::string metrics_listen = "127.0.0.1:0";  // Prometheus scrapes here
+  std::string kv_interface;                    // KV goes over this network interface; empty: whichever leads to decode
+  std::string kv_test_faults;                  // for tests: what happens to decode's answers (FaultPolicy::Parse)
   std::string cluster_key;                     // opens decode's tickets; empty: cluster_key_file, then the environment
   std::string cluster_key_file;                // holds the key
   int announce_fd = -1;                        // gets one JSON line when everything listens, and is closed; -1: none

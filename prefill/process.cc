@@ -32,6 +32,7 @@ namespace {
 using namespace prefill;
 
 constexpr char kTransportBackend[] = "ucx";
+constexpr char kTestTransportBackend[] = "faulty-ucx";
 constexpr int kLogitRowsMax = 32;  // prompts that end in one step
 constexpr absl::Duration kCallsEndMax = absl::Seconds(1);
 
@@ -147,8 +148,11 @@ StatusOr<double> PrefillProcess::WarmUp() {
 Status PrefillProcess::StartWorker(double tokens_per_s) {
   SLUICE_ASSIGN_OR_RETURN(sender_, KvSender::Create(SenderOptions(), pool_.get(), &clock_, &metrics_));
   // Peers that cannot prove to know the key are refused on the transport's own port.
-  SLUICE_ASSIGN_OR_RETURN(transport_,
-                          CreateTransport(kTransportBackend, {.auth_key = key_.bytes()}, sender_->receiver()));
+  SLUICE_ASSIGN_OR_RETURN(FaultPolicy faults, FaultPolicy::Parse(options_.kv_test_faults));
+  SLUICE_ASSIGN_OR_RETURN(
+      transport_, CreateTransport(faults.rules.empty() ? kTransportBackend : kTestTransportBackend,
+                                  {.interface = options_.kv_interface, .auth_key = key_.bytes(), .faults = faults},
+                                  sender_->receiver()));
   const ModelConfig& config = checkpoint_->config();
   const WorkerOptions worker_options = {
       .limits = {.batch_tokens_max = options_.batch_tokens_max, .logit_rows_max = kLogitRowsMax},

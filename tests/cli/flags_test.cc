@@ -40,7 +40,7 @@ TEST(WorkerFlags, SetTheFieldsOfDecodesOptions) {
   AddDecodeFlags(app, &options);
   app.parse(
       "--model m --threads 3 --exact --kv-memory 64MiB --kv-store f32 --kv-listen 127.0.0.1:7 --lease 1500ms "
-      "--cluster-key-file k --announce-fd 5");
+      "--cluster-key-file k --announce-fd 5 --kv-interface eth0 --kv-test-faults kill@3");
   EXPECT_EQ(options.model_path, "m");
   EXPECT_EQ(options.threads, 3);
   EXPECT_TRUE(options.exact);
@@ -50,14 +50,20 @@ TEST(WorkerFlags, SetTheFieldsOfDecodesOptions) {
   EXPECT_EQ(options.lease_ms, 1500);
   EXPECT_EQ(options.cluster_key_file, "k");
   EXPECT_EQ(options.announce_fd, 5);
+  EXPECT_EQ(options.kv_interface, "eth0");
+  EXPECT_EQ(options.kv_test_faults, "kill@3");
 }
 
 TEST(WorkerFlags, SetTheFieldsOfPrefillsOptions) {
   CLI::App app;
   PrefillOptions options;
   AddPrefillFlags(app, &options);
-  app.parse("--model m --batch-tokens 64 --kv-memory 1GiB --result-timeout 2s --frame-bytes 1MiB");
+  app.parse(
+      "--model m --batch-tokens 64 --kv-memory 1GiB --result-timeout 2s --frame-bytes 1MiB --kv-interface eth1 "
+      "--kv-test-faults drop=0.5");
   EXPECT_EQ(options.batch_tokens_max, 64);
+  EXPECT_EQ(options.kv_interface, "eth1");
+  EXPECT_EQ(options.kv_test_faults, "drop=0.5");
   EXPECT_EQ(options.kv_memory_bytes, int64_t{1} << 30);
   EXPECT_EQ(options.result_timeout, absl::Seconds(2));
   EXPECT_EQ(options.frame_bytes_max, 1 << 20);

@@ -20,6 +20,7 @@ TEST(PrefillOptions, EveryProblemIsNamedAtOnce) {
   options.listen = "nowhere";
   options.threads = 0;
   options.kv_store = "int9";
+  options.kv_test_faults = "flood@1";
   options.send_memory_bytes = 1;
   options.request_bytes_max = int64_t{1} << 31;
   options.drain_max = absl::ZeroDuration();
@@ -27,7 +28,7 @@ TEST(PrefillOptions, EveryProblemIsNamedAtOnce) {
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(status.message()),
               AllOf(HasSubstr("model_path is empty"), HasSubstr("listen is 'nowhere'"), HasSubstr("threads is 0"),
-                    HasSubstr("int9"), HasSubstr("request_bytes_max is 2147483648"),
+                    HasSubstr("int9"), HasSubstr("flood@1"), HasSubstr("request_bytes_max is 2147483648"),
                     HasSubstr("send_memory_bytes is 1"), HasSubstr("drain_max")));
 }
 

@@ -1,0 +1,35 @@
+"""The wire between prefill and decode as an operator and a bad network make it."""
+
+import subprocess
+
+from conftest import BINARY, complete_locally, service
+
+SMALL = ["--threads", "1", "--kv-memory", "256MiB"]
+IDS = list(range(300, 700))
+
+
+def assert_serves_the_models_tokens(running, model):
+    answer = running.completion(prompt=IDS, max_tokens=8, ignore_eos=True)
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["choices"][0]["text"] == complete_locally(model, IDS, 8, "--ignore-eos")["text"]
+    running.await_all_pages_free()
+
+
+def test_kv_goes_over_a_named_interface(real_model):
+    with service(real_model, worker_flags=[*SMALL, "--kv-interface", "lo"]) as running:
+        assert_serves_the_models_tokens(running, real_model)
+
+
+def test_an_interface_that_does_not_exist_ends_the_start_and_names_what_there_is(tiny_model):
+    for role in ("prefill", "decode"):
+        ended = subprocess.run([BINARY, role, "--model", str(tiny_model), "--kv-interface", "nosuch0"], timeout=120,
+                               env={"SLUICE_CLUSTER_KEY": "11" * 32}, capture_output=True, text=True)
+        assert ended.returncode != 0
+        assert "nosuch0" in ended.stderr and "lo (127.0.0.1)" in ended.stderr, ended.stderr
+
+
+def test_messages_that_come_late_or_out_of_order_do_no_harm(real_model):
+    late = ["--kv-test-faults", "seed=3,delay=0.2:30ms,reorder=0.3:50ms"]
+    with service(real_model, worker_flags=[*SMALL, *late]) as running:
+        for _ in range(5):
+            assert_serves_the_models_tokens(running, real_model)
