@@ -59,7 +59,7 @@ TEST(UcxProcess, AKilledPeerIsReachableAgainOnItsPort) {
   Node node;
   node.Start("ucx");
   std::string address = "127.0.0.1:0";
-  for (int i = 0; i < 3; ++i) {
+  for (int i = 0; i < 5; ++i) {
     Peer peer("echo", address);
     address = peer.AwaitAddress();
     StatusOr<ConnectionId> connection = node.Connect(address);
