@@ -92,12 +92,14 @@ Status LocalModel::MakeRoom(int64_t tokens) {
   return absl::OkStatus();
 }
 
-StatusOr<absl::Span<const float>> LocalModel::Forward(absl::Span<const TokenId> tokens, LogitsFor logits) {
+StatusOr<absl::Span<const float>> LocalModel::Forward(absl::Span<const TokenId> tokens, LogitsFor logits,
+                                                      bool generated) {
   Batch batch;
   batch.sequences.push_back({.tokens = tokens,
                              .start_position = static_cast<int64_t>(cached_ids_.size()),
                              .pages = pages_.pages(),
-                             .logits = logits});
+                             .logits = logits,
+                             .generated = generated});
   SLUICE_ASSIGN_OR_RETURN(const absl::Span<const float> result, transformer_->Forward(batch, *kv_));
   cached_ids_.insert(cached_ids_.end(), tokens.begin(), tokens.end());
   return result;
@@ -113,7 +115,8 @@ StatusOr<absl::Span<const float>> LocalModel::Prefill(const std::vector<TokenId>
     const size_t tokens = std::min(ids.size() - begin, static_cast<size_t>(options_.batch_tokens_max));
     const bool last = begin + tokens == ids.size();
     SLUICE_ASSIGN_OR_RETURN(
-        logits, Forward(absl::MakeConstSpan(ids).subspan(begin, tokens), last ? LogitsFor::kLast : LogitsFor::kNone));
+        logits, Forward(absl::MakeConstSpan(ids).subspan(begin, tokens), last ? LogitsFor::kLast : LogitsFor::kNone,
+                        /*generated=*/false));
   }
   return logits;
 }
@@ -158,7 +161,7 @@ StatusOr<CompletionAnswer> LocalModel::Complete(const CompletionRequest& request
     if (!token.text().empty()) on_text(token.text());
     if (generation.finished()) break;
     const TokenId next[] = {token.token()};
-    SLUICE_ASSIGN_OR_RETURN(logits, Forward(next, LogitsFor::kLast));
+    SLUICE_ASSIGN_OR_RETURN(logits, Forward(next, LogitsFor::kLast, /*generated=*/true));
   }
   const double decode_ms = MsSince(decode_start);
   answer.finish_reason = generation.finish() == proto::FINISH_LENGTH ? "length" : "stop";

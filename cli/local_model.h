@@ -37,7 +37,7 @@ class LocalModel final : public Completer {
   StatusOr<std::vector<TokenId>> ChatIds(const nlohmann::ordered_json& messages);
   Status MakeRoom(int64_t tokens);
   StatusOr<absl::Span<const float>> Prefill(const std::vector<TokenId>& ids);
-  StatusOr<absl::Span<const float>> Forward(absl::Span<const TokenId> tokens, LogitsFor logits);
+  StatusOr<absl::Span<const float>> Forward(absl::Span<const TokenId> tokens, LogitsFor logits, bool generated);
 
   LocalModelOptions options_;
   std::unique_ptr<Checkpoint> checkpoint_;

@@ -139,8 +139,10 @@ Status DecodeProcess::WarmUp() {
   SLUICE_ASSIGN_OR_RETURN(const PageLease lease, pool_->Lease(1));
   const TokenId token = 0;
   Batch batch;
-  batch.sequences.push_back(
-      {.tokens = absl::MakeConstSpan(&token, 1), .pages = lease.pages(), .logits = LogitsFor::kLast});
+  batch.sequences.push_back({.tokens = absl::MakeConstSpan(&token, 1),
+                             .pages = lease.pages(),
+                             .logits = LogitsFor::kLast,
+                             .generated = true});
   return WithContext(transformer_->Forward(batch, *pool_).status(), "warm-up");
 }
 

@@ -140,7 +140,8 @@ SequenceChunk Worker::ChunkOf(ReservationId id, int choice) const {
   return {.tokens = absl::MakeConstSpan(&request.LastToken(choice), 1),
           .start_position = request.LastPosition(choice),
           .pages = reservations_.Find(id)->choices[static_cast<size_t>(choice)].pages(),
-          .logits = LogitsFor::kLast};
+          .logits = LogitsFor::kLast,
+          .generated = true};
 }
 
 void Worker::OnLogits(ReservationId id, int choice, absl::Span<const float> logits) {

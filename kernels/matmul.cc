@@ -207,4 +207,23 @@ void MatmulGroup(absl::Span<const MatmulJob> jobs, const Activations& x, ThreadP
   });
 }
 
+void MatmulOnThread(const PackedMatrix& w, const float* x, int64_t x_stride, int64_t tokens, float* y,
+                    int64_t y_stride) {
+  const MatmulKernels& kernels = Kernels();
+  SLUICE_CHECK(!w.rounds_activations(), "weights of type ", Traits(w.type()).name.data());
+  SLUICE_CHECK(w.tile_rows() == kernels.tile_rows, "packed for another instruction set");
+  const ProductArgs args = {.tiles = w.data().as<uint8_t>(),
+                            .tile_bytes = TileBytes(w.type(), w.cols(), kernels.tile_rows),
+                            .rows = w.rows(),
+                            .cols = w.cols(),
+                            .rounded = nullptr,
+                            .blocks = 0,
+                            .x = x,
+                            .x_stride = x_stride,
+                            .y = y,
+                            .y_stride = y_stride,
+                            .accumulate = false};
+  FunctionFor(kernels, w)(args, {0, Tiles(w.rows(), kernels.tile_rows), 0, tokens});
+}
+
 }  // namespace sluice

@@ -105,6 +105,11 @@ struct MatmulJob {
 // Several products over the same activations in one parallel region. REQUIRES: x.cols() == w.cols() for each.
 void MatmulGroup(absl::Span<const MatmulJob> jobs, const Activations& x, ThreadPool& pool);
 
+// y[t] = W x[t] on the calling thread, f32 read in place: for products that are small and many, each with an input of
+// its own. The same bits as Matmul's. REQUIRES: !w.rounds_activations().
+void MatmulOnThread(const PackedMatrix& w, const float* x, int64_t x_stride, int64_t tokens, float* y,
+                    int64_t y_stride);
+
 inline void Matmul(const PackedMatrix& w, const Activations& x, float* y, int64_t y_stride, bool accumulate,
                    ThreadPool& pool) {
   const MatmulJob job = {&w, y, y_stride, accumulate};

@@ -1,39 +1,62 @@
 #include "model/forward_pass.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
+#include <utility>
 
 #include "kernels/activation.h"
 #include "kernels/convert.h"
 #include "kernels/dequantize.h"
 #include "kernels/rms_norm.h"
 #include "kernels/rope.h"
+#include "model/row_parallel.h"
 
 namespace sluice {
 
 namespace {
-
-// Below this many rows a parallel region costs more than it saves.
-constexpr int64_t kRowsPerItemMin = 4;
 
 AttentionShape ShapeOf(const ModelConfig& config) {
   return {.heads = config.heads,
           .kv_heads = config.kv_heads,
           .key_dim = config.head_dim,
           .value_dim = config.head_dim,
-          .scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(config.head_dim)))};
+          .scale = static_cast<float>(AttentionScale(config))};
 }
 
-int64_t QkvFloats(const ModelConfig& config) { return int64_t{config.heads + 2 * config.kv_heads} * config.head_dim; }
+LatentAttention::Options LatentOptionsOf(const ModelConfig& config, const TransformerOptions& options) {
+  return {.shape = LatentShapeOf(config),
+          .scale = static_cast<float>(AttentionScale(config)),
+          .tokens_max = options.batch_tokens_max,
+          .context_tokens_max = config.context_tokens_max,
+          .threads = options.threads};
+}
+
+int64_t QkvFloats(const ModelConfig& config) {
+  const int64_t query = int64_t{config.heads} * config.head_dim;
+  if (config.mla) return query + config.mla->latent + config.mla->rope_dim + config.mla->query_rank;
+  return query + int64_t{2} * config.kv_heads * config.head_dim;
+}
+
+int64_t AttendedFloats(const ModelConfig& config) { return int64_t{config.heads} * config.value_dim(); }
+
+// Of the MLPs that all tokens of a layer go through.
+int64_t WidestMlp(const ModelConfig& config) {
+  int size = 0;
+  for (int i = 0; i < config.layers; ++i) size = std::max(size, config.mlp_size(i));
+  return size;
+}
+
+int64_t Experts(const ModelConfig& config) { return config.moe ? config.moe->experts : 0; }
 
 int64_t WidestProduct(const ModelConfig& config) {
-  return std::max({config.hidden_size, config.heads * config.head_dim, config.intermediate_size});
+  return std::max({int64_t{config.hidden_size}, AttendedFloats(config), WidestMlp(config),
+                   int64_t{config.mla ? config.mla->query_rank : 0},
+                   int64_t{config.moe ? config.moe->intermediate_size : 0}});
 }
 
 int64_t ScratchFloats(const ModelConfig& config, const TransformerOptions& options) {
-  const int64_t row = int64_t{2} * config.hidden_size + QkvFloats(config) + int64_t{config.heads} * config.head_dim +
-                      int64_t{2} * config.intermediate_size + int64_t{2} * config.head_dim;
+  const int64_t row = int64_t{2} * config.hidden_size + QkvFloats(config) + AttendedFloats(config) +
+                      2 * WidestMlp(config) + int64_t{2} * config.rotary_dim() + Experts(config);
   return row * options.batch_tokens_max + int64_t{options.logit_rows_max} * config.vocab_size;
 }
 
@@ -56,39 +79,59 @@ ForwardPass::ForwardPass(const ModelConfig& config, const TransformerWeights* we
     : config_(config),
       weights_(weights),
       pool_(pool),
-      rope_(ComputeRopeFrequencies(config.rope, config.head_dim)),
+      rope_(ComputeRopeFrequencies(config.rope, config.rotary_dim())),
+      interleaved_(config.rope.pairing == RopePairing::kInterleaved),
       qkv_stride_(QkvFloats(config)),
-      attended_stride_(int64_t{config.heads} * config.head_dim) {}
+      attended_stride_(AttendedFloats(config)),
+      mlp_max_(WidestMlp(config)) {}
 
 size_t ForwardPass::Bytes(const ModelConfig& config, const TransformerOptions& options) {
-  return static_cast<size_t>(ScratchFloats(config, options)) * sizeof(float) +
-         Activations::Bytes(options.batch_tokens_max, WidestProduct(config)) +
-         Attention::Bytes(ShapeOf(config), options.batch_tokens_max, config.context_tokens_max, options.threads);
+  size_t bytes = static_cast<size_t>(ScratchFloats(config, options)) * sizeof(float) +
+                 Activations::Bytes(options.batch_tokens_max, WidestProduct(config));
+  bytes += config.mla ? LatentAttention::Bytes(LatentOptionsOf(config, options))
+                      : Attention::Bytes(ShapeOf(config), options.batch_tokens_max, config.context_tokens_max,
+                                         options.threads);
+  if (config.moe) bytes += ExpertLayer::Bytes(*config.moe, config.hidden_size, options.batch_tokens_max);
+  return bytes;
 }
 
 StatusOr<std::unique_ptr<ForwardPass>> ForwardPass::Create(const ModelConfig& config, const TransformerOptions& options,
                                                            const TransformerWeights* weights, ThreadPool* pool) {
   std::unique_ptr<ForwardPass> pass(new ForwardPass(config, weights, pool));
-  const int64_t tokens = options.batch_tokens_max;
-  SLUICE_ASSIGN_OR_RETURN(
-      pass->scratch_,
-      Buffer::Create(static_cast<size_t>(ScratchFloats(config, options)) * sizeof(float), /*touch=*/true));
-  float* next = pass->scratch_.as<float>();
-  const auto take = [&next](int64_t floats) { return std::exchange(next, next + floats); };
-  pass->residual_ = take(tokens * config.hidden_size);
-  pass->normed_ = take(tokens * config.hidden_size);
-  pass->qkv_ = take(tokens * pass->qkv_stride_);
-  pass->attended_ = take(tokens * pass->attended_stride_);
-  pass->gate_up_ = take(tokens * 2 * config.intermediate_size);
-  pass->cos_ = take(tokens * config.head_dim);
-  pass->sin_ = take(tokens * config.head_dim);
-  pass->logits_ = take(int64_t{options.logit_rows_max} * config.vocab_size);
-  SLUICE_ASSIGN_OR_RETURN(pass->activations_, Activations::Create(tokens, WidestProduct(config)));
-  SLUICE_ASSIGN_OR_RETURN(pass->attention_,
-                          Attention::Create(ShapeOf(config), tokens, config.context_tokens_max, options.threads));
-  pass->rows_.reserve(static_cast<size_t>(tokens));
-  pass->sequences_.reserve(static_cast<size_t>(tokens));
+  SLUICE_RETURN_IF_ERROR(pass->TakeMemory(options));
   return pass;
+}
+
+Status ForwardPass::TakeMemory(const TransformerOptions& options) {
+  const int64_t tokens = options.batch_tokens_max;
+  SLUICE_ASSIGN_OR_RETURN(scratch_, Buffer::Create(static_cast<size_t>(ScratchFloats(config_, options)) * sizeof(float),
+                                                   /*touch=*/true));
+  float* next = scratch_.as<float>();
+  const auto take = [&next](int64_t floats) { return std::exchange(next, next + floats); };
+  residual_ = take(tokens * config_.hidden_size);
+  normed_ = take(tokens * config_.hidden_size);
+  qkv_ = take(tokens * qkv_stride_);
+  attended_ = take(tokens * attended_stride_);
+  gate_up_ = take(tokens * 2 * mlp_max_);
+  cos_ = take(tokens * config_.rotary_dim());
+  sin_ = take(tokens * config_.rotary_dim());
+  router_logits_ = take(tokens * Experts(config_));
+  logits_ = take(int64_t{options.logit_rows_max} * config_.vocab_size);
+  SLUICE_ASSIGN_OR_RETURN(activations_, Activations::Create(tokens, WidestProduct(config_)));
+  if (config_.mla) {
+    SLUICE_ASSIGN_OR_RETURN(latent_attention_, LatentAttention::Create(LatentOptionsOf(config_, options)));
+  } else {
+    SLUICE_ASSIGN_OR_RETURN(attention_,
+                            Attention::Create(ShapeOf(config_), tokens, config_.context_tokens_max, options.threads));
+  }
+  if (config_.moe) {
+    SLUICE_ASSIGN_OR_RETURN(experts_, ExpertLayer::Create(*config_.moe, config_.hidden_size, tokens));
+  }
+  rows_.reserve(static_cast<size_t>(tokens));
+  parts_.reserve(static_cast<size_t>(tokens));
+  sequences_.reserve(static_cast<size_t>(tokens));
+  generated_.reserve(static_cast<size_t>(tokens));
+  return absl::OkStatus();
 }
 
 absl::Span<const float> ForwardPass::Run(const Batch& batch, KvPool& kv, ForwardObserver* observer) {
@@ -96,16 +139,16 @@ absl::Span<const float> ForwardPass::Run(const Batch& batch, KvPool& kv, Forward
   Embed();
   if (observer != nullptr) observer->OnHidden(-1, residual_, row_count_);
   for (int layer = 0; layer < config_.layers; ++layer) {
-    ProjectAndStore(layer, kv);
+    config_.mla ? ProjectAndStoreLatent(layer, kv) : ProjectAndStore(layer, kv);
     // All that the last layer owes the cache is stored now: from here on only rows with logits matter.
     const bool last = layer + 1 == config_.layers;
-    if (last && observer == nullptr) KeepLogitRows(batch);
+    if (last && observer == nullptr) KeepLogitRows();
     if (row_count_ == 0) return {};
-    Attend(layer, kv);
-    Mlp(weights_->layers[static_cast<size_t>(layer)]);
+    config_.mla ? AttendLatent(layer, kv) : Attend(layer, kv);
+    Mlp(layer, observer);
     if (observer == nullptr) continue;
     observer->OnHidden(layer, residual_, row_count_);
-    if (last) KeepLogitRows(batch);
+    if (last) KeepLogitRows();
   }
   if (row_count_ == 0) return {};
   NormAndRound(weights_->output_norm, weights_->output.rounds_activations());
@@ -116,12 +159,13 @@ absl::Span<const float> ForwardPass::Run(const Batch& batch, KvPool& kv, Forward
 
 void ForwardPass::LayOut(const Batch& batch, int page_tokens) {
   rows_.clear();
-  sequences_.clear();
+  parts_.clear();
   for (const SequenceChunk& s : batch.sequences) {
-    sequences_.push_back({.token = static_cast<int64_t>(rows_.size()),
-                          .tokens = static_cast<int64_t>(s.tokens.size()),
-                          .start_position = s.start_position,
-                          .pages = s.pages.data()});
+    parts_.push_back({&s,
+                      {.token = static_cast<int64_t>(rows_.size()),
+                       .tokens = static_cast<int64_t>(s.tokens.size()),
+                       .start_position = s.start_position,
+                       .pages = s.pages.data()}});
     for (size_t i = 0; i < s.tokens.size(); ++i) {
       const int64_t position = s.start_position + static_cast<int64_t>(i);
       rows_.push_back({.token = s.tokens[i],
@@ -131,16 +175,28 @@ void ForwardPass::LayOut(const Batch& batch, int page_tokens) {
     }
   }
   row_count_ = static_cast<int64_t>(rows_.size());
+  ListSequences();
+}
+
+// What attention is asked for.
+void ForwardPass::ListSequences() {
+  sequences_.clear();
+  generated_.clear();
+  for (const Part& part : parts_) {
+    if (part.rows.tokens == 0) continue;
+    const bool absorbs = config_.mla && part.chunk->generated;
+    (absorbs ? generated_ : sequences_).push_back(part.rows);
+  }
 }
 
 void ForwardPass::Embed() {
   const ConstMatrixView& embedding = weights_->embedding;
-  const bool interleaved = config_.rope.pairing == RopePairing::kInterleaved;
-  ForRows([&](int64_t r) {
+  const int rotary = config_.rotary_dim();
+  ForRows(row_count_, *pool_, [&](int64_t r) {
     const Row& row = rows_[static_cast<size_t>(r)];
-    DequantizeRow(embedding.type, embedding.row(row.token), config_.hidden_size, residual_ + r * config_.hidden_size);
-    RopeAngles(rope_.per_pair, rope_.magnitude, static_cast<double>(row.position), interleaved,
-               cos_ + r * config_.head_dim, sin_ + r * config_.head_dim);
+    DequantizeRow(embedding, row.token, residual_ + r * config_.hidden_size);
+    RopeAngles(rope_.per_pair, rope_.magnitude, static_cast<double>(row.position), interleaved_, cos_ + r * rotary,
+               sin_ + r * rotary);
   });
 }
 
@@ -150,19 +206,18 @@ void ForwardPass::ProjectAndStore(int layer, KvPool& kv) {
   NormAndRound(w.attention_norm,
                w.query.rounds_activations() || w.key.rounds_activations() || w.value.rounds_activations());
   const int64_t kv_floats = int64_t{config_.kv_heads} * config_.head_dim;
-  float* k = qkv_ + attended_stride_;
+  float* k = qkv_ + int64_t{config_.heads} * config_.head_dim;
   float* v = k + kv_floats;
   MatmulGroup({{&w.query, qkv_, qkv_stride_}, {&w.key, k, qkv_stride_}, {&w.value, v, qkv_stride_}}, activations_,
               *pool_);
 
   const PagedKv view = ViewOf(kv, layer);
   const size_t slot_bytes = RowBytes(view.type, static_cast<size_t>(kv_floats));
-  const bool interleaved = config_.rope.pairing == RopePairing::kInterleaved;
-  ForRows([&](int64_t r) {
+  ForRows(row_count_, *pool_, [&](int64_t r) {
     const Row& row = rows_[static_cast<size_t>(r)];
     for (int h = 0; h < config_.heads + config_.kv_heads; ++h) {
       RopeHead(qkv_ + r * qkv_stride_ + int64_t{h} * config_.head_dim, cos_ + r * config_.head_dim,
-               sin_ + r * config_.head_dim, config_.head_dim, interleaved);
+               sin_ + r * config_.head_dim, config_.head_dim, interleaved_);
     }
     const size_t offset = static_cast<size_t>(row.slot) * slot_bytes;
     ConvertRow(k + r * qkv_stride_, kv_floats, view.type, kv.Plane(row.page, layer, 0).codes + offset);
@@ -171,11 +226,11 @@ void ForwardPass::ProjectAndStore(int layer, KvPool& kv) {
 }
 
 // Moves the rows with logits to the front and forgets the others.
-void ForwardPass::KeepLogitRows(const Batch& batch) {
+void ForwardPass::KeepLogitRows() {
   int64_t kept = 0;
-  for (size_t i = 0; i < batch.sequences.size(); ++i) {
-    AttentionSequence& s = sequences_[i];
-    const int64_t rows = LogitRows(batch.sequences[i]);
+  for (Part& part : parts_) {
+    AttentionSequence& s = part.rows;
+    const int64_t rows = LogitRows(*part.chunk);
     const int64_t first = s.token + s.tokens - rows;
     std::memmove(residual_ + kept * config_.hidden_size, residual_ + first * config_.hidden_size,
                  static_cast<size_t>(rows * config_.hidden_size) * sizeof(float));
@@ -184,8 +239,8 @@ void ForwardPass::KeepLogitRows(const Batch& batch) {
     s = {.token = kept, .tokens = rows, .start_position = s.start_position + s.tokens - rows, .pages = s.pages};
     kept += rows;
   }
-  std::erase_if(sequences_, [](const AttentionSequence& s) { return s.tokens == 0; });
   row_count_ = kept;
+  ListSequences();
 }
 
 void ForwardPass::Attend(int layer, KvPool& kv) {
@@ -195,23 +250,34 @@ void ForwardPass::Attend(int layer, KvPool& kv) {
   Matmul(w.attention_output, activations_, residual_, config_.hidden_size, /*accumulate=*/true, *pool_);
 }
 
-void ForwardPass::Mlp(const LayerWeights& w) {
+// The MLP of all rows, and in sparse layers each row's experts.
+void ForwardPass::Mlp(int layer, ForwardObserver* observer) {
+  const LayerWeights& w = weights_->layers[static_cast<size_t>(layer)];
+  const bool sparse = config_.sparse(layer);
+  // Experts gather rows of their own and round those; what is rounded here is for the others.
   NormAndRound(w.mlp_norm, w.gate.rounds_activations() || w.up.rounds_activations());
-  const int64_t size = config_.intermediate_size;
-  MatmulGroup({{&w.gate, gate_up_, 2 * size}, {&w.up, gate_up_ + size, 2 * size}}, activations_, *pool_);
-  activations_.Begin(gate_up_, row_count_, size, 2 * size);
-  ForRows([&](int64_t r) {
-    float* gate = gate_up_ + r * 2 * size;
-    SiluMulRow(gate, gate + size, size, gate);
-    if (w.down.rounds_activations()) activations_.RoundRow(r);
-  });
-  Matmul(w.down, activations_, residual_, config_.hidden_size, /*accumulate=*/true, *pool_);
+  if (sparse) Matmul(w.router, activations_, router_logits_, Experts(config_), /*accumulate=*/false, *pool_);
+  const int64_t size = config_.mlp_size(layer);
+  if (size > 0) {
+    MatmulGroup({{&w.gate, gate_up_, 2 * size}, {&w.up, gate_up_ + size, 2 * size}}, activations_, *pool_);
+    activations_.Begin(gate_up_, row_count_, size, 2 * size);
+    ForRows(row_count_, *pool_, [&](int64_t r) {
+      float* gate = gate_up_ + r * 2 * size;
+      SiluMulRow(gate, gate + size, size, gate);
+      if (w.down.rounds_activations()) activations_.RoundRow(r);
+    });
+    Matmul(w.down, activations_, residual_, config_.hidden_size, /*accumulate=*/true, *pool_);
+  }
+  if (!sparse) return;
+  const absl::Span<const ExpertWeight> chosen =
+      experts_.Run(w, router_logits_, normed_, residual_, row_count_, activations_, *pool_);
+  if (observer != nullptr) observer->OnExperts(layer, chosen);
 }
 
 void ForwardPass::NormAndRound(const float* weight, bool round) {
   const int64_t size = config_.hidden_size;
   activations_.Begin(normed_, row_count_, size, size);
-  ForRows([&](int64_t r) {
+  ForRows(row_count_, *pool_, [&](int64_t r) {
     RmsNormRow(residual_ + r * size, weight, size, static_cast<float>(config_.rms_norm_eps), normed_ + r * size);
     if (round) activations_.RoundRow(r);
   });
@@ -219,16 +285,7 @@ void ForwardPass::NormAndRound(const float* weight, bool round) {
 
 void ForwardPass::RoundRows(const float* rows, int64_t cols, int64_t stride, bool round) {
   activations_.Begin(rows, row_count_, cols, stride);
-  if (round) ForRows([&](int64_t r) { activations_.RoundRow(r); });
-}
-
-template <typename F>
-void ForwardPass::ForRows(const F& body) {
-  const int64_t per_item = std::max(kRowsPerItemMin, row_count_ / (pool_->threads() * 4));
-  pool_->ParallelFor((row_count_ + per_item - 1) / per_item, [&](int64_t item, int) {
-    const int64_t end = std::min(row_count_, (item + 1) * per_item);
-    for (int64_t r = item * per_item; r < end; ++r) body(r);
-  });
+  if (round) ForRows(row_count_, *pool_, [&](int64_t r) { activations_.RoundRow(r); });
 }
 
 }  // namespace sluice

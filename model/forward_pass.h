@@ -5,7 +5,9 @@
 #include <vector>
 
 #include "kernels/attention.h"
+#include "kernels/latent_attention.h"
 #include "kernels/matmul.h"
+#include "model/expert_layer.h"
 #include "model/rope_frequencies.h"
 #include "model/transformer.h"
 #include "model/transformer_weights.h"
@@ -30,43 +32,59 @@ class ForwardPass {
     PageIndex page;
     int32_t slot;  // of the page
   };
+  // The rows of one sequence.
+  struct Part {
+    const SequenceChunk* chunk;
+    AttentionSequence rows;
+  };
 
   ForwardPass(const ModelConfig& config, const TransformerWeights* weights, ThreadPool* pool);
+  Status TakeMemory(const TransformerOptions& options);
 
   void LayOut(const Batch& batch, int page_tokens);
+  void ListSequences();
   void Embed();
   void ProjectAndStore(int layer, KvPool& kv);
-  void KeepLogitRows(const Batch& batch);
+  void KeepLogitRows();
   void Attend(int layer, KvPool& kv);
-  void Mlp(const LayerWeights& w);
+  void Mlp(int layer, ForwardObserver* observer);
+
+  // forward_pass_latent.cc
+  void ProjectAndStoreLatent(int layer, KvPool& kv);
+  void AttendLatent(int layer, KvPool& kv);
 
   void NormAndRound(const float* weight, bool round);
   void RoundRows(const float* rows, int64_t cols, int64_t stride, bool round);
-  template <typename F>
-  void ForRows(const F& body);  // body(row) for every row, on the pool where that pays
 
   const ModelConfig config_;
   const TransformerWeights* weights_;
   ThreadPool* pool_;
   const RopeFrequencies rope_;
+  const bool interleaved_;
   const int64_t qkv_stride_;
   const int64_t attended_stride_;
+  const int64_t mlp_max_;
 
   // Step state: rows of floats by row of the batch.
   Buffer scratch_;
   float* residual_ = nullptr;  // [rows, hidden]
   float* normed_ = nullptr;    // [rows, hidden]
-  float* qkv_ = nullptr;       // [rows, (heads + 2 kv_heads) head_dim]
-  float* attended_ = nullptr;  // [rows, heads head_dim]
-  float* gate_up_ = nullptr;   // [rows, 2 intermediate]
-  float* cos_ = nullptr;       // [rows, head_dim]
-  float* sin_ = nullptr;       // [rows, head_dim]
-  float* logits_ = nullptr;    // [logit rows, vocab]
+  float* qkv_ = nullptr;  // [rows, qkv_stride]: queries, then K and V; or the latent, then the query's first product
+  float* attended_ = nullptr;       // [rows, heads value_dim]
+  float* gate_up_ = nullptr;        // [rows, 2 mlp_max]
+  float* cos_ = nullptr;            // [rows, rotary_dim]
+  float* sin_ = nullptr;            // [rows, rotary_dim]
+  float* router_logits_ = nullptr;  // [rows, experts]
+  float* logits_ = nullptr;         // [logit rows, vocab]
   Activations activations_;
-  Attention attention_;
+  Attention attention_;               // GQA
+  LatentAttention latent_attention_;  // MLA
+  ExpertLayer experts_;
   std::vector<Row> rows_;
-  std::vector<AttentionSequence> sequences_;
-  int64_t row_count_ = 0;  // rows_ still computed: all of them, then those with logits
+  std::vector<Part> parts_;
+  std::vector<AttentionSequence> sequences_;  // of parts_; in MLA those that expand
+  std::vector<AttentionSequence> generated_;  // in MLA those that absorb
+  int64_t row_count_ = 0;                     // rows_ still computed: all of them, then those with logits
 };
 
 }  // namespace sluice

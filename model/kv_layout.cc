@@ -25,6 +25,7 @@ std::vector<std::pair<std::string_view, std::string>> Fields(const proto::KvLayo
 }  // namespace
 
 KvLayout KvLayout::Of(const ModelConfig& config) {
+  if (config.mla) return Mla(config.layers, config.mla->latent, config.mla->rope_dim, config.rope.pairing);
   return Gqa(config.layers, config.kv_heads, config.head_dim, config.rope.pairing);
 }
 

@@ -70,4 +70,11 @@ RopeFrequencies ComputeRopeFrequencies(const RopeConfig& rope, int head_dim) {
   return result;
 }
 
+double AttentionScale(const ModelConfig& config) {
+  const double scale = 1.0 / std::sqrt(static_cast<double>(config.head_dim));
+  if (!config.mla || config.rope.scaling != RopeScaling::kYarn) return scale;
+  const double magnitude = YarnMagnitude(config.rope.factor, config.rope.mscale_all_dim.value_or(0));
+  return scale * magnitude * magnitude;
+}
+
 }  // namespace sluice

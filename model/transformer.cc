@@ -18,12 +18,6 @@ Status CheckOptions(const TransformerOptions& options) {
                                                  options.logit_rows_max, ") must be at least 1"));
 }
 
-Status CheckAttention(const ModelConfig& config) {
-  if (!config.mla && !config.moe) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat(config.name, " is a ", config.architecture,
-                                                    ": only grouped-query attention with one MLP a layer runs"));
-}
-
 Status CheckChunk(const SequenceChunk& chunk, const ModelConfig& config, const KvPool& kv) {
   const auto tokens = static_cast<int64_t>(chunk.tokens.size());
   if (tokens == 0 || chunk.start_position < 0) {
@@ -101,7 +95,6 @@ Status Transformer::Impl::CheckBatch(const Batch& batch, const KvPool& kv) const
 StatusOr<std::unique_ptr<Transformer>> Transformer::Create(const Checkpoint* checkpoint,
                                                            const TransformerOptions& options) {
   SLUICE_RETURN_IF_ERROR(CheckOptions(options));
-  SLUICE_RETURN_IF_ERROR(CheckAttention(checkpoint->config()));
   const auto start = std::chrono::steady_clock::now();
   auto impl = std::make_unique<Impl>(checkpoint->config(), options);
   SLUICE_ASSIGN_OR_RETURN(impl->weights, TransformerWeights::Load(*checkpoint, {.exact = options.exact}, impl->pool));
@@ -113,7 +106,6 @@ StatusOr<std::unique_ptr<Transformer>> Transformer::Create(const Checkpoint* che
 
 StatusOr<Transformer::Memory> Transformer::Plan(const Checkpoint& checkpoint, const TransformerOptions& options) {
   SLUICE_RETURN_IF_ERROR(CheckOptions(options));
-  SLUICE_RETURN_IF_ERROR(CheckAttention(checkpoint.config()));
   SLUICE_ASSIGN_OR_RETURN(const TransformerWeights::Sizes sizes,
                           TransformerWeights::Plan(checkpoint, {.exact = options.exact}));
   return Memory{.weights_bytes = sizes.packed_bytes,

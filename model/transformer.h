@@ -1,8 +1,9 @@
 // The model itself on a CPU: one forward pass over an explicit batch. Prefill and decode are two shapes of the same
 // batch: a sequence brings many tokens or one. Driven by one thread, which owns the pool of compute threads.
 //
-// Determinism: a sequence's KV and logits depend on its own tokens and positions, the weights, the options and the
-// instruction set only; not on chunking, on what else is in the batch, or on the number of threads.
+// Determinism: a sequence's KV and logits depend on its own tokens and positions, on which of them are a prompt's and
+// which generated, the weights, the options and the instruction set only; not on chunking, on what else is in the
+// batch, or on the number of threads.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +16,7 @@
 #include "common/thread_pool.h"
 #include "model/checkpoint/checkpoint.h"
 #include "model/kv_pool.h"
+#include "model/moe_gate.h"
 
 namespace sluice {
 
@@ -34,6 +36,9 @@ struct SequenceChunk {
   int64_t start_position = 0;
   absl::Span<const PageIndex> pages;
   LogitsFor logits = LogitsFor::kNone;
+  // Tokens that the model drew, as against a prompt's. Latent attention absorbs for the former and expands for the
+  // latter (see kernels/latent_attention.h), which round differently; other models compute both alike.
+  bool generated = false;
 };
 
 // Rows of logits that `chunk` asks for.
@@ -44,11 +49,13 @@ struct Batch {
 };
 
 // For tests: receives the residual stream after each layer, [tokens of the batch, hidden], layer -1 being the embedding
-// and layer `layers` the final norm of the rows that have logits.
+// and layer `layers` the final norm of the rows that have logits; and which experts each token chose, [tokens,
+// experts_per_token].
 class ForwardObserver {
  public:
   virtual ~ForwardObserver() = default;
   virtual void OnHidden(int layer, const float* hidden, int64_t rows) = 0;
+  virtual void OnExperts(int /*layer*/, absl::Span<const ExpertWeight> /*chosen*/) {}
 };
 
 class Transformer {

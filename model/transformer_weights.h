@@ -6,15 +6,34 @@
 #include <vector>
 
 #include "common/thread_pool.h"
+#include "kernels/latent_weights.h"
 #include "kernels/matmul.h"
 #include "model/checkpoint/checkpoint.h"
 
 namespace sluice {
 
+LatentShape LatentShapeOf(const ModelConfig& config);  // REQUIRES: config.mla
+
+struct ExpertWeights {
+  PackedMatrix gate, up, down;
+};
+
+// What a layer does not have is empty.
 struct LayerWeights {
   const float* attention_norm = nullptr;
   const float* mlp_norm = nullptr;
-  PackedMatrix query, key, value, attention_output, gate, up, down;
+  const float* query_down_norm = nullptr;
+  const float* latent_norm = nullptr;
+  const float* router_bias = nullptr;
+  PackedMatrix query;  // of the hidden state, or of query_down's product
+  PackedMatrix query_down;
+  PackedMatrix key, value;  // GQA
+  PackedMatrix latent_down;
+  LatentWeights latent_up;
+  PackedMatrix attention_output;
+  PackedMatrix gate, up, down;  // the MLP of all tokens: a dense layer's, or the shared experts'
+  PackedMatrix router;          // exact: a rounded logit may choose another expert
+  std::vector<ExpertWeights> experts;
 };
 
 struct TransformerWeights {
@@ -22,7 +41,7 @@ struct TransformerWeights {
   PackedMatrix output;
   const float* output_norm = nullptr;
   ConstMatrixView embedding;  // mapped; all of it resident after loading
-  Buffer norms;
+  Buffer vectors;             // norms and biases
 
   // Packs tensor after tensor and gives each one's mapped pages back at once, the largest first, so that loading never
   // takes more memory than what stays.

@@ -72,7 +72,7 @@ class Determinism : public ::testing::TestWithParam<Case> {
     outcome.logits.push_back(engine.Prefill(sequence, prompt, chunk));
     for (size_t i = 0; i < kDecodedTokens; ++i) {
       const TokenId id = Argmax(outcome.logits.back());
-      outcome.logits.push_back(engine.Forward({{engine.Chunk(sequence, {&id, 1}, LogitsFor::kLast)}}));
+      outcome.logits.push_back(engine.Decode(sequence, id));
     }
     ReadAll(engine, sequence, outcome);
     return outcome;
@@ -98,11 +98,12 @@ class Determinism : public ::testing::TestWithParam<Case> {
       done += part.size();
       Batch batch;
       for (size_t i = 0; i < others.size(); ++i) {
-        if (i == 9) batch.sequences.push_back(engine.Chunk(mine, part, LogitsFor::kLast));
+        if (i == 9) batch.sequences.push_back(engine.Chunk(mine, part, LogitsFor::kLast, decoding));
         const size_t count = others[i].tokens == 0 ? theirs[i].size() : 1;
         if (others[i].tokens > 30) others[i] = engine.NewSequence();
+        const bool theirs_decodes = others[i].tokens > 0;
         batch.sequences.push_back(engine.Chunk(others[i], absl::MakeConstSpan(theirs[i]).first(count),
-                                               i % 3 == 0 ? LogitsFor::kNone : LogitsFor::kLast));
+                                               i % 3 == 0 ? LogitsFor::kNone : LogitsFor::kLast, theirs_decodes));
       }
       const std::vector<float> all = engine.Forward(batch);
       if (done < prompt.size()) continue;
@@ -117,7 +118,9 @@ class Determinism : public ::testing::TestWithParam<Case> {
  private:
   static void ReadAll(Engine& engine, const Sequence& sequence, Outcome& outcome) {
     for (int layer = 0; layer < engine.config().layers; ++layer) {
-      for (const bool value : {false, true}) outcome.kv.push_back(engine.ReadKv(sequence, layer, value));
+      for (int tensor = 0; tensor < engine.pool().options().layout.tensors(); ++tensor) {
+        outcome.kv.push_back(engine.ReadKv(sequence, layer, tensor));
+      }
     }
   }
 };
@@ -165,7 +168,8 @@ TEST_P(Determinism, StalePagesAreNeverRead) {
 std::vector<Case> Cases() {
   std::vector<Case> cases;
   for (const Isa isa : SupportedIsas()) {
-    for (const char* model : {"llama-gqa", "llama-mqa-tied"}) cases.push_back({model, isa});
+    for (const char* model : {"llama-gqa", "llama-mqa-tied", "deepseek-v2-lite", "deepseek-v3"})
+      cases.push_back({model, isa});
     // Quantised weights; the plain loops would take minutes.
     if (isa != Isa::kPortable) cases.push_back({"", isa});
   }

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "common/dtype.h"
+#include "kernels/codec/codec.h"
 #include "model/checkpoint/checkpoint.h"
 #include "model/kv_pool.h"
 #include "model/transformer.h"
@@ -52,11 +52,11 @@ class Engine {
   Sequence NewSequence() { return {.lease = Must(pool_->Lease(0))}; }
 
   // Makes room for `ids` and says how the batch names them. `ids` must live until Forward.
-  SequenceChunk Chunk(Sequence& sequence, absl::Span<const TokenId> ids, LogitsFor logits) {
+  SequenceChunk Chunk(Sequence& sequence, absl::Span<const TokenId> ids, LogitsFor logits, bool generated = false) {
     const int pages = pool_->PagesFor(sequence.tokens + static_cast<int64_t>(ids.size()));
     const int missing = pages - static_cast<int>(sequence.lease.pages().size());
     SLUICE_CHECK(sequence.lease.Extend(std::max(missing, 0)).ok(), "the test's pool is too small");
-    const SequenceChunk chunk = {ids, sequence.tokens, sequence.lease.pages(), logits};
+    const SequenceChunk chunk = {ids, sequence.tokens, sequence.lease.pages(), logits, generated};
     sequence.tokens += static_cast<int64_t>(ids.size());
     return chunk;
   }
@@ -64,6 +64,11 @@ class Engine {
   std::vector<float> Forward(const Batch& batch, ForwardObserver* observer = nullptr) {
     const absl::Span<const float> logits = Must(transformer_->Forward(batch, *pool_, observer));
     return {logits.begin(), logits.end()};
+  }
+
+  // The logits after a token that the model drew. `id` must live until then.
+  std::vector<float> Decode(Sequence& sequence, const TokenId& id) {
+    return Forward({{Chunk(sequence, {&id, 1}, LogitsFor::kLast, /*generated=*/true)}});
   }
 
   // The logits of the last token of `ids`, fed in chunks of `chunk`.
@@ -76,21 +81,21 @@ class Engine {
     return logits;
   }
 
-  // K or V of one layer as f32, [kv_heads, tokens, head_dim] (the goldens' order).
-  std::vector<float> ReadKv(const Sequence& sequence, int layer, bool value) {
-    const ModelConfig& c = config();
+  // A tensor of one layer, K and V or the latents, as f32: [rows_per_token, tokens, channels] (the goldens' order).
+  std::vector<float> ReadKv(const Sequence& sequence, int layer, int tensor) {
     const KvPoolOptions& o = pool_->options();
-    std::vector<float> out;
-    for (int head = 0; head < c.kv_heads; ++head) {
-      for (int64_t t = 0; t < sequence.tokens; ++t) {
-        const PageIndex page = sequence.lease.pages()[static_cast<size_t>(t / o.page_tokens)];
-        const std::byte* half = value ? pool_->Plane(page, layer, 1).codes : pool_->Plane(page, layer, 0).codes;
-        const int64_t at = ((t % o.page_tokens) * c.kv_heads + head) * c.head_dim;
-        for (int i = 0; i < c.head_dim; ++i) {
-          out.push_back(o.codec == KvCodec::kF32 ? reinterpret_cast<const float*>(half)[at + i]
-                                                 : Bf16ToF32(reinterpret_cast<const uint16_t*>(half)[at + i]));
-        }
-      }
+    const KvCodecInfo& codec = Info(o.codec);
+    const KvRowShape shape = o.layout.row();
+    const int rows = o.layout.rows_per_token();
+    const auto width = static_cast<size_t>(shape.width());
+    std::vector<float> out(static_cast<size_t>(rows * sequence.tokens) * width);
+    for (int64_t i = 0; i < rows * sequence.tokens; ++i) {
+      const int64_t token = i % sequence.tokens;
+      const PageIndex page = sequence.lease.pages()[static_cast<size_t>(token / o.page_tokens)];
+      const KvPlane plane = pool_->Plane(page, layer, tensor);
+      const auto row = static_cast<size_t>(token % o.page_tokens * rows + i / sequence.tokens);
+      codec.decode(shape, plane.codes + row * codec.code_bytes(shape), plane.scales + row * codec.scale_bytes(shape), 1,
+                   out.data() + static_cast<size_t>(i) * width, shape.width());
     }
     return out;
   }

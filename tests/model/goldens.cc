@@ -27,6 +27,10 @@ std::map<std::string, GoldenTensor> ReadGoldenTensors(const std::string& path) {
     if (info["dtype"] == "F32") {
       tensor.f32.resize(size / sizeof(float));
       std::memcpy(tensor.f32.data(), data + begin, size);
+    } else if (info["dtype"] == "I32") {
+      std::vector<int32_t> values(size / sizeof(int32_t));
+      std::memcpy(values.data(), data + begin, size);
+      tensor.i64.assign(values.begin(), values.end());
     } else {
       SLUICE_CHECK(info["dtype"] == "I64", "", name);
       tensor.i64.resize(size / sizeof(int64_t));

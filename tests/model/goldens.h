@@ -18,7 +18,7 @@ struct GoldenTensor {
   std::vector<int64_t> i64;
 };
 
-// f32 and i64 tensors by name.
+// f32, i64 and i32 tensors by name, the last widened.
 std::map<std::string, GoldenTensor> ReadGoldenTensors(const std::string& path);
 
 struct RealPrompt {

@@ -46,6 +46,23 @@ TEST(RopeFrequencies, YarnMagnitudeIsTheRatioOfItsTwoScales) {
   EXPECT_EQ(ComputeRopeFrequencies(rope, 64).magnitude, 0.5);
 }
 
+TEST(AttentionScale, IsTheHeadsWidthTimesYarnsMagnitudeSquaredInLatentAttentionOnly) {
+  ModelConfig config;
+  config.head_dim = 192;
+  config.rope = DeepSeekYarn();
+  config.rope.mscale = 0.707;
+  config.rope.mscale_all_dim = 0.707;
+  EXPECT_NEAR(AttentionScale(config), 0.0721688, 1e-7);
+  config.mla = MlaConfig{.latent = 512, .nope_dim = 128, .rope_dim = 64, .value_dim = 128};
+  EXPECT_NEAR(AttentionScale(config), 0.1147214, 1e-7);
+  config.rope.mscale_all_dim = 1.0;
+  EXPECT_NEAR(AttentionScale(config), 0.1352338, 1e-7);
+  config.rope.mscale_all_dim.reset();
+  EXPECT_NEAR(AttentionScale(config), 0.0721688, 1e-7);
+  config.rope = RopeConfig();
+  EXPECT_NEAR(AttentionScale(config), 0.0721688, 1e-7);
+}
+
 TEST(RopeFrequencies, LinearDividesAllAndFactorsDivideEach) {
   RopeConfig rope;
   rope.scaling = RopeScaling::kLinear;

@@ -29,7 +29,7 @@ CONFIG = {
     "qk_rope_head_dim": ROPE, "v_head_dim": VALUE, "n_routed_experts": EXPERTS, "n_shared_experts": 1,
     "num_experts_per_tok": CHOSEN, "first_k_dense_replace": 1, "moe_layer_freq": 1, "n_group": GROUPS,
     "topk_group": GROUPS_KEPT, "topk_method": "noaux_tc", "scoring_func": "sigmoid", "norm_topk_prob": True,
-    "routed_scaling_factor": SCALE, "rms_norm_eps": EPS, "max_position_embeddings": int(TRAINED * FACTOR) * 2,
+    "routed_scaling_factor": SCALE, "rms_norm_eps": EPS, "max_position_embeddings": 512,
     "tie_word_embeddings": False, "rope_theta": THETA,
     "rope_scaling": {"type": "yarn", "factor": FACTOR, "original_max_position_embeddings": TRAINED, "beta_fast": 32,
                      "beta_slow": 1, "mscale": 1.0, "mscale_all_dim": 1.0},
