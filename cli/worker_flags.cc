@@ -88,6 +88,8 @@ void AddPrefillFlags(CLI::App& app, PrefillOptions* options) {
   AddWireFlags(app, options);
   network.Duration("--connect-timeout", &options->connect_timeout, "Reaching a decode process");
   network.Duration("--result-timeout", &options->result_timeout, "Waiting for decode's answer to a handoff");
+  network.Add("--send", &options->send, "When KV leaves: each layer at once, each chunk, or the whole prompt")
+      ->type_name("layer|chunk|prompt");
   Group limits(app, "Limits");
   limits.Add("--requests", &options->requests_max, "Requests accepted and not yet answered");
   limits.Add("--queued-tokens", &options->queued_tokens_max, "Prompt tokens accepted and not yet computed");

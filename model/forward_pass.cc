@@ -140,6 +140,7 @@ absl::Span<const float> ForwardPass::Run(const Batch& batch, KvPool& kv, Forward
   if (observer != nullptr) observer->OnHidden(-1, residual_, row_count_);
   for (int layer = 0; layer < config_.layers; ++layer) {
     config_.mla ? ProjectAndStoreLatent(layer, kv) : ProjectAndStore(layer, kv);
+    if (batch.on_layer_stored) batch.on_layer_stored(layer);
     // All that the last layer owes the cache is stored now: from here on only rows with logits matter.
     const bool last = layer + 1 == config_.layers;
     if (last && observer == nullptr) KeepLogitRows();

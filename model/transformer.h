@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -46,6 +47,9 @@ int64_t LogitRows(const SequenceChunk& chunk);
 
 struct Batch {
   std::vector<SequenceChunk> sequences;
+  // Called on Forward's thread for each layer in turn, as soon as all of the batch's KV of that layer is in its pages
+  // and while most of the layer and all later ones are still to be computed; so it must be quick. May be empty.
+  std::function<void(int layer)> on_layer_stored;
 };
 
 // For tests: receives the residual stream after each layer, [tokens of the batch, hidden], layer -1 being the embedding

@@ -70,8 +70,8 @@ void KvSender::Begin(TransferId id, proto::Ticket ticket, std::vector<PageIndex>
   });
 }
 
-void KvSender::Send(TransferId id, int64_t first_token, int64_t tokens) {
-  Post([=, this] { DoSend(id, first_token, tokens); });
+void KvSender::Send(TransferId id, const KvRange& range) {
+  Post([=, this] { DoSend(id, range); });
 }
 
 void KvSender::Commit(TransferId id, proto::HandoffRecord record) {
@@ -141,13 +141,13 @@ void KvSender::DoBegin(TransferId id, proto::Ticket ticket, std::vector<PageInde
   if (peer.open) Apply(transfer, TransferEvent::kConnected);
 }
 
-void KvSender::DoSend(TransferId id, int64_t first_token, int64_t tokens) {
+void KvSender::DoSend(TransferId id, const KvRange& range) {
   const auto it = transfers_.find(id);
   if (it == transfers_.end()) return;
   Peer& peer = peers_.at(it->second.peer);
-  const int64_t end = first_token + tokens;
-  for (int layer = 0; layer < pool_->options().layout.layers; ++layer) {
-    for (int64_t first = first_token; first < end; first += frame_tokens_) {
+  const int64_t end = range.first_token + range.tokens;
+  for (int layer = range.layer; layer < range.layer + range.layers; ++layer) {
+    for (int64_t first = range.first_token; first < end; first += frame_tokens_) {
       peer.frames.push_back(
           {.transfer = id, .layer = layer, .first_token = first, .tokens = std::min(frame_tokens_, end - first)});
     }

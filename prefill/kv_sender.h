@@ -29,6 +29,7 @@
 #include "common/mailbox.h"
 #include "common/proto/handoff.pb.h"
 #include "common/status.h"
+#include "model/kv_body.h"
 #include "model/kv_frame.h"
 #include "model/kv_pool.h"
 #include "prefill/lifecycle.h"
@@ -77,10 +78,10 @@ class KvSender {
   // --- any thread ---
 
   void Begin(TransferId id, proto::Ticket ticket, std::vector<PageIndex> pages, absl::Time deadline);
-  void Send(TransferId id, int64_t first_token, int64_t tokens);  // all layers
-  void Commit(TransferId id, proto::HandoffRecord record);        // after the last Send
-  void Cancel(TransferId id, Status why);                         // does nothing where it has ended
-  void Stop();                                                    // ends what runs with Unavailable; Serve returns
+  void Send(TransferId id, const KvRange& range);
+  void Commit(TransferId id, proto::HandoffRecord record);  // after the last Send
+  void Cancel(TransferId id, Status why);                   // does nothing where it has ended
+  void Stop();                                              // ends what runs with Unavailable; Serve returns
 
   // --- the driving thread ---
 
@@ -136,7 +137,7 @@ class KvSender {
   void Post(Message message) { mailbox_.Post(std::move(message)); }
 
   void DoBegin(TransferId id, proto::Ticket ticket, std::vector<PageIndex> pages, absl::Time deadline);
-  void DoSend(TransferId id, int64_t first_token, int64_t tokens);
+  void DoSend(TransferId id, const KvRange& range);
   void DoCommit(TransferId id, const proto::HandoffRecord& record);
   void DoStop();
 

@@ -8,6 +8,13 @@
 
 namespace sluice {
 
+StatusOr<SendWhen> ParseSendWhen(std::string_view name) {
+  if (name == "layer") return SendWhen::kLayer;
+  if (name == "chunk") return SendWhen::kChunk;
+  if (name == "prompt") return SendWhen::kPrompt;
+  return absl::InvalidArgumentError(absl::StrCat("'", std::string(name), "' is none of layer, chunk, prompt"));
+}
+
 Status PrefillOptions::Validate() const {
   std::vector<std::string> problems;
   const auto at_least = [&problems](absl::string_view field, int64_t value, int64_t low) {
@@ -38,6 +45,8 @@ Status PrefillOptions::Validate() const {
   at_least("request_bytes_max", request_bytes_max, 1 << 16);
   if (request_bytes_max > 1 << 30)
     problems.push_back(absl::StrCat("request_bytes_max is ", request_bytes_max, ", at most 1 GiB"));
+  if (const auto when = ParseSendWhen(send); !when.ok())
+    problems.push_back(absl::StrCat("send: ", when.status().message()));
   at_least("frame_bytes_max", frame_bytes_max, 1 << 12);
   at_least("send_memory_bytes", send_memory_bytes, frame_bytes_max);
   at_least("connection_bytes_in_flight_max", connection_bytes_in_flight_max, frame_bytes_max);

@@ -4,11 +4,20 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "absl/time/time.h"
 #include "common/status.h"
 
 namespace sluice {
+
+// When computed KV leaves.
+enum class SendWhen : uint8_t {
+  kLayer,   // each layer of a step while the next one computes
+  kChunk,   // all layers after their step
+  kPrompt,  // everything after the last step
+};
+StatusOr<SendWhen> ParseSendWhen(std::string_view name);  // InvalidArgument lists the names there are
 
 struct PrefillOptions {
   std::string model_path;                      // GGUF file or Hugging Face folder
@@ -31,6 +40,7 @@ struct PrefillOptions {
   int64_t queued_tokens_max = int64_t{1} << 20;   // prompt tokens accepted and not yet computed; likewise
   int64_t request_bytes_max = int64_t{16} << 20;  // of one control message
 
+  std::string send = "layer";                                  // a SendWhen; the others are for comparisons
   int64_t send_memory_bytes = int64_t{32} << 20;               // KV copied out of its pages and not yet sent
   int64_t connection_bytes_in_flight_max = int64_t{16} << 20;  // the share of one decode process in it
   int64_t frame_bytes_max = int64_t{4} << 20;                  // of one frame; long chunks of wide models are split

@@ -154,11 +154,13 @@ Status PrefillProcess::StartWorker(double tokens_per_s) {
                                   {.interface = options_.kv_interface, .auth_key = key_.bytes(), .faults = faults},
                                   sender_->receiver()));
   const ModelConfig& config = checkpoint_->config();
+  SLUICE_ASSIGN_OR_RETURN(const SendWhen send_when, ParseSendWhen(options_.send));
   const WorkerOptions worker_options = {
       .limits = {.batch_tokens_max = options_.batch_tokens_max, .logit_rows_max = kLogitRowsMax},
       .requests_max = options_.requests_max,
       .queued_tokens_max = options_.queued_tokens_max,
       .tokens_per_s_guess = tokens_per_s,
+      .send_when = send_when,
       .vocab_size = config.vocab_size,
       .context_tokens_max = config.context_tokens_max,
       .eos_ids = config.eos_ids};

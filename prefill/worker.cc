@@ -202,6 +202,12 @@ void Worker::RunChunks(const std::vector<Chunk>& chunks, const std::vector<Promp
          .logits = chunk.last ? LogitsFor::kLast : LogitsFor::kNone});
     tokens += chunk.tokens;
   }
+  if (options_.send_when == SendWhen::kLayer) {
+    batch.on_layer_stored = [&](int layer) {
+      for (const Chunk& chunk : chunks)
+        SendKv(*prompts[chunk.prompt], {.layer = layer, .first_token = chunk.first_token, .tokens = chunk.tokens});
+    };
+  }
   const absl::Time began = clock_->Now();
   const StatusOr<absl::Span<const float>> logits = forward_(batch);
   if (!logits.ok()) {
@@ -218,8 +224,8 @@ void Worker::RunChunks(const std::vector<Chunk>& chunks, const std::vector<Promp
     prompt.computed_tokens += chunk.tokens;
     if (chunk.last) {
       HandOff(prompt, chunk, logits->subspan(row++ * vocab, vocab));
-    } else {
-      sender_->Send({prompt.id.value}, chunk.first_token, chunk.tokens);
+    } else if (options_.send_when == SendWhen::kChunk) {
+      SendAllLayers(prompt, chunk.first_token, chunk.tokens);
     }
   }
 }
@@ -235,17 +241,34 @@ void Worker::HandOff(Prompt& prompt, const Chunk& last, absl::Span<const float> 
   record.set_request_id(prompt.request.request_id());
   *record.mutable_prompt_ids() = prompt.request.prompt_ids();
   *record.mutable_sampling() = prompt.request.sampling();
-  // Where every choice ends with its first token decode computes nothing, and the rest of the KV is not sent.
-  record.set_kv_tokens(static_cast<uint32_t>(*all_finished ? last.first_token : prompt.tokens()));
+  // Where every choice ends with its first token decode computes nothing, and what has not been sent by now is not.
+  const int64_t sent = options_.send_when == SendWhen::kLayer   ? prompt.tokens()
+                       : options_.send_when == SendWhen::kChunk ? last.first_token
+                                                                : 0;
+  const int64_t kv_from_token = prompt.ticket.kv_from_token();
+  record.set_kv_from_token(static_cast<uint32_t>(kv_from_token));
+  record.set_kv_tokens(static_cast<uint32_t>(*all_finished ? std::max(sent, kv_from_token) : prompt.tokens()));
   record.mutable_usage()->set_prompt_tokens(static_cast<uint32_t>(prompt.tokens()));
   record.mutable_usage()->set_completion_tokens(static_cast<uint32_t>(prompt.generation.sampling.n));
   const absl::Duration computing = clock_->Now() - prompt.started;
   prompt.times.set_prefill_us(absl::ToInt64Microseconds(computing));
   metrics_->compute_seconds.Observe(absl::ToDoubleSeconds(computing));
   *record.mutable_times() = prompt.times;
-  if (!*all_finished) sender_->Send({prompt.id.value}, last.first_token, last.tokens);
+  if (!*all_finished && options_.send_when == SendWhen::kChunk) SendAllLayers(prompt, last.first_token, last.tokens);
+  if (!*all_finished && options_.send_when == SendWhen::kPrompt) SendAllLayers(prompt, 0, prompt.tokens());
   sender_->Commit({prompt.id.value}, std::move(record));
   SLUICE_CHECK(Apply(prompt, PromptEvent::kComputed));
+}
+
+void Worker::SendKv(const Prompt& prompt, KvRange range) {
+  const int64_t end = range.first_token + range.tokens;
+  range.first_token = std::max<int64_t>(range.first_token, prompt.ticket.kv_from_token());
+  range.tokens = end - range.first_token;
+  if (range.tokens > 0) sender_->Send({prompt.id.value}, range);
+}
+
+void Worker::SendAllLayers(const Prompt& prompt, int64_t first_token, int64_t tokens) {
+  SendKv(prompt, {.layers = pool_->options().layout.layers, .first_token = first_token, .tokens = tokens});
 }
 
 void Worker::GiveUp(Prompt& prompt, Status why) {

@@ -20,11 +20,13 @@
 #include "common/proto/worker.pb.h"
 #include "common/status.h"
 #include "model/generation.h"
+#include "model/kv_body.h"
 #include "model/kv_pool.h"
 #include "model/transformer.h"
 #include "prefill/kv_sender.h"
 #include "prefill/lifecycle.h"
 #include "prefill/metrics.h"
+#include "prefill/options.h"
 #include "prefill/scheduler.h"
 
 namespace sluice::prefill {
@@ -36,6 +38,7 @@ struct WorkerOptions {
   int requests_max = 0;
   int64_t queued_tokens_max = 0;
   double tokens_per_s_guess = 0;  // until steps have been measured
+  SendWhen send_when = SendWhen::kLayer;
   // Of the model.
   int vocab_size = 0;
   int64_t context_tokens_max = 0;
@@ -112,6 +115,10 @@ class Worker {
   void Start(Prompt& prompt, absl::Time now);
   void RunChunks(const std::vector<Chunk>& chunks, const std::vector<Prompt*>& prompts);
   void HandOff(Prompt& prompt, const Chunk& last, absl::Span<const float> logits);
+  // Gives the sender what decode lacks of `range`, whose KV is final.
+  void SendKv(const Prompt& prompt, KvRange range);
+  // The same of some tokens in all layers.
+  void SendAllLayers(const Prompt& prompt, int64_t first_token, int64_t tokens);
   void GiveUp(Prompt& prompt, Status why);
   void Answer(Prompt& prompt, const StatusOr<proto::PrefillReply>& reply);
   void CountComputed(int64_t tokens, absl::Duration took);

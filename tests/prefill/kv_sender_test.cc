@@ -55,6 +55,10 @@ proto::HandoffRecord RecordOf(uint64_t reservation, int kv_tokens) {
   return record;
 }
 
+KvRange AllLayers(int64_t first_token, int64_t tokens) {
+  return {.layers = kLayout.layers, .first_token = first_token, .tokens = tokens};
+}
+
 // A pool whose every element says where it is.
 struct FilledPool {
   explicit FilledPool(int64_t tokens)
@@ -117,6 +121,7 @@ class KvSenderTest : public ::testing::Test {
   }
   std::string address() const { return server_->address(); }
   absl::Time Later() const { return clock_.Now() + absl::Seconds(30); }
+  void Send(uint64_t id, int64_t first_token, int64_t tokens) { sender_->Send({id}, AllLayers(first_token, tokens)); }
   void Begin(uint64_t id) { sender_->Begin({id}, TicketOf(id, address()), filled_.pages(), Later()); }
 
   TransferReport AwaitReport(uint64_t id) {
@@ -146,7 +151,7 @@ TEST_F(KvSenderTest, EveryTokenOfEveryLayerArrivesOnceAndIntactAndTheCommitIsAck
   Start();
   Begin(1);
   for (const auto& [first, tokens] : std::vector<std::pair<int64_t, int64_t>>{{0, 16}, {16, 1}, {17, 14}, {31, 6}})
-    sender_->Send({1}, first, tokens);
+    Send(1, first, tokens);
   sender_->Commit({1}, RecordOf(1, 37));
   const TransferReport report = AwaitReport(1);
   EXPECT_TRUE(report.status.ok()) << report.status;
@@ -161,8 +166,8 @@ TEST_F(KvSenderTest, ManyTransfersShareFewSendBuffers) {
   Start(options);
   for (uint64_t id = 1; id <= 20; ++id) {
     Begin(id);
-    sender_->Send({id}, 0, 16);
-    sender_->Send({id}, 16, 16);
+    Send(id, 0, 16);
+    Send(id, 16, 16);
     sender_->Commit({id}, RecordOf(id, 32));
   }
   for (uint64_t id = 1; id <= 20; ++id) {
@@ -176,7 +181,7 @@ TEST_F(KvSenderTest, ChunksLargerThanAFrameAreSplit) {
   options.frame_bytes_max = 5 * 128;  // five tokens
   Start(options);
   Begin(1);
-  sender_->Send({1}, 0, 16);
+  Send(1, 0, 16);
   sender_->Commit({1}, RecordOf(1, 16));
   EXPECT_TRUE(AwaitReport(1).status.ok());
   EXPECT_EQ(receiver_.received[1].size(), 16u * 3);
@@ -195,7 +200,7 @@ TEST_F(KvSenderTest, DecodesRefusalOfACommitIsTheTransfersOutcome) {
   receiver_.answer = absl::DataLossError("CRC32C differs");
   Start();
   Begin(1);
-  sender_->Send({1}, 0, 4);
+  Send(1, 0, 4);
   sender_->Commit({1}, RecordOf(1, 4));
   const Status status = AwaitReport(1).status;
   EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
@@ -206,7 +211,7 @@ TEST_F(KvSenderTest, CancellingTellsDecodeAtOnce) {
   receiver_.answer.reset();
   Start();
   Begin(1);
-  sender_->Send({1}, 0, 16);
+  Send(1, 0, 16);
   AwaitAtReceiver([&] { return receiver_.received[1].size() == 16u * 3; });
   sender_->Cancel({1}, absl::CancelledError("the client left"));
   EXPECT_EQ(AwaitReport(1).status.code(), absl::StatusCode::kCancelled);
@@ -272,7 +277,7 @@ TEST_F(KvSenderTest, NanInTheKvFailsTheTransferInsteadOfTravelling) {
   *FilledPool::Element(filled_.pool->Plane(filled_.Page(5), 1, 1).codes, 5, 3) = 0x7FC0;
   Start();
   Begin(1);
-  sender_->Send({1}, 0, 16);
+  Send(1, 0, 16);
   const Status status = AwaitReport(1).status;
   EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
   EXPECT_THAT(std::string(status.message()), HasSubstr("layer 1: 1 KV rows"));
@@ -291,7 +296,7 @@ TEST_F(KvSenderTest, StoppingEndsWhatRuns) {
   receiver_.answer.reset();
   Start();
   Begin(1);
-  sender_->Send({1}, 0, 16);
+  Send(1, 0, 16);
   sender_->Stop();
   EXPECT_EQ(AwaitReport(1).status.code(), absl::StatusCode::kUnavailable);
 }
@@ -303,6 +308,7 @@ class KvSenderTimeTest : public ::testing::Test {
     sender_->Attach(&transport_, [this](TransferId id, const TransferReport& r) { reports_[id.value] = r.status; });
   }
   absl::Time Poll() { return sender_->Poll(clock_.Now()); }
+  void Send(uint64_t id, int64_t first_token, int64_t tokens) { sender_->Send({id}, AllLayers(first_token, tokens)); }
   void Begin(uint64_t id, const std::string& address = "d:1") {
     sender_->Begin({id}, TicketOf(id, address), filled_.pages(), clock_.Now() + absl::Seconds(60));
   }
@@ -347,7 +353,7 @@ TEST_F(KvSenderTimeTest, ACommitWithoutAnAnswerIsUnavailableAfterTheResultsTimeo
 
 TEST_F(KvSenderTimeTest, NothingIsSentBeforeTheHandshake) {
   Begin(1);
-  sender_->Send({1}, 0, 16);
+  Send(1, 0, 16);
   Poll();
   EXPECT_TRUE(transport_.sends.empty());
   AcceptConnection(0);
@@ -356,7 +362,7 @@ TEST_F(KvSenderTimeTest, NothingIsSentBeforeTheHandshake) {
 
 TEST_F(KvSenderTimeTest, BytesInFlightOfAConnectionAreBounded) {
   Begin(1);
-  for (int64_t first = 0; first < 96; first += 16) sender_->Send({1}, first, 16);
+  for (int64_t first = 0; first < 96; first += 16) Send(1, first, 16);
   Poll();
   AcceptConnection(0);
   EXPECT_EQ(transport_.sends.size(), 2u);  // 4096 bytes of 2048 a frame
@@ -369,8 +375,8 @@ TEST_F(KvSenderTimeTest, APeerWithManyFramesLeavesBuffersToOthers) {
   Begin(1, "d:1");
   Begin(2, "d:2");
   for (int64_t first = 0; first < 96; first += 16) {
-    sender_->Send({1}, first, 16);
-    sender_->Send({2}, first, 16);
+    Send(1, first, 16);
+    Send(2, first, 16);
   }
   Poll();
   AcceptConnection(0);
@@ -387,7 +393,7 @@ TEST_F(KvSenderTimeTest, APeerWithManyFramesLeavesBuffersToOthers) {
 
 TEST_F(KvSenderTimeTest, AFailedSendFailsItsTransferAndGivesTheBufferBack) {
   Begin(1);
-  sender_->Send({1}, 0, 16);
+  Send(1, 0, 16);
   Poll();
   AcceptConnection(0);
   const size_t sent = transport_.sends.size();
@@ -395,7 +401,7 @@ TEST_F(KvSenderTimeTest, AFailedSendFailsItsTransferAndGivesTheBufferBack) {
   Poll();
   EXPECT_EQ(reports_.at(1).code(), absl::StatusCode::kUnavailable);
   Begin(2);
-  sender_->Send({2}, 0, 16);
+  Send(2, 0, 16);
   Poll();
   EXPECT_EQ(transport_.sends.size(), sent + 2);
 }

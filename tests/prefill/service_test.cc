@@ -72,6 +72,7 @@ class ServiceTest : public ::testing::Test {
   static proto::KvLayout Layout() { return ToProto(kKv.layout); }
 
   StatusOr<absl::Span<const float>> Forward(const Batch& batch) {
+    for (int layer = 0; layer < kKv.layout.layers; ++layer) batch.on_layer_stored(layer);
     logits_.assign(batch.sequences.size() * kVocab, 0.0f);
     return absl::Span<const float>(logits_);
   }

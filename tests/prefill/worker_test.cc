@@ -2,6 +2,10 @@
 // token t comes t + 1.
 #include "prefill/worker.h"
 
+#include <algorithm>
+#include <map>
+#include <set>
+
 #include "common/proto/convert.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -24,6 +28,7 @@ constexpr int kBatchTokens = 10;
 
 class WorkerTest : public ::testing::Test {
  protected:
+  virtual SendWhen send_when() const { return SendWhen::kLayer; }
   void SetUp() override {
     const proto::KvLayout layout = ToProto(kLayout);
     sender_ = *KvSender::Create({.hello = MakeHello("prefill", {1}, "hash", layout, KvCodec::kBf16, {KvCodec::kBf16}),
@@ -40,6 +45,7 @@ class WorkerTest : public ::testing::Test {
                       .requests_max = 40,
                       .queued_tokens_max = 200,
                       .tokens_per_s_guess = 100,
+                      .send_when = send_when(),
                       .vocab_size = kVocab,
                       .context_tokens_max = 128,
                       .eos_ids = {kEos}},
@@ -65,6 +71,10 @@ class WorkerTest : public ::testing::Test {
       logits_.resize(row + kVocab);
       logits_[row + static_cast<size_t>((s.tokens.back() + 1) % kVocab)] = 100.0f;
     }
+    for (int layer = 0; batch.on_layer_stored && layer < kLayout.layers; ++layer) {
+      batch.on_layer_stored(layer);
+      kv_sent_in_step_ |= PollSender();
+    }
     if (poison_logits) std::fill(logits_.begin(), logits_.end(), std::numeric_limits<float>::quiet_NaN());
     clock_.Advance(absl::Milliseconds(100));
     return absl::Span<const float>(logits_);
@@ -79,17 +89,25 @@ class WorkerTest : public ::testing::Test {
     request.set_deadline_unix_ms(absl::ToUnixMillis(clock_.Now() + absl::Seconds(60)));
     return request;
   }
-  StatusOr<PromptId> Submit(const proto::PrefillRequest& request) {
+  StatusOr<PromptId> Submit(const proto::PrefillRequest& request, uint32_t kv_from_token = 0) {
     proto::Ticket ticket;
     ticket.set_request_id(request.request_id());
     ticket.set_reservation_id(request.request_id());
     ticket.set_generation(1);
     ticket.set_decode_epoch(99);
     ticket.set_kv_address("d:1");
+    ticket.set_kv_from_token(kv_from_token);
     return worker_->Submit(request, ticket, [this, id = request.request_id()](const StatusOr<proto::PrefillReply>& r) {
       EXPECT_FALSE(replies_.contains(id)) << "answered twice";
       replies_.emplace(id, r);
     });
+  }
+  // True where that sent KV.
+  bool PollSender() {
+    const size_t before = transport_.sends.size();
+    sender_->Poll(clock_.Now());
+    return std::any_of(transport_.sends.begin() + static_cast<std::ptrdiff_t>(before), transport_.sends.end(),
+                       [](const auto& sent) { return sent.header.kind == FrameKind::kKv; });
   }
   // One turn of everything: a step, what it sends, what the peer says to that.
   void Turn() {
@@ -131,12 +149,17 @@ class WorkerTest : public ::testing::Test {
     EXPECT_EQ(record.request_id(), request) << "no commit";
     return record;
   }
-  // Tokens of layer 0 whose KV was sent.
-  uint32_t KvTokensSent(uint64_t request) const {
-    uint32_t tokens = 0;
+  // Tokens whose KV was sent, in every layer.
+  std::set<uint32_t> KvTokensSent(uint64_t request) const {
+    std::map<uint32_t, int> layers;  // by token
     for (const auto& sent : transport_.sends) {
-      if (sent.header.kind == FrameKind::kKv && sent.header.request.value == request && sent.header.layer == 0)
-        tokens += sent.header.tokens;
+      if (sent.header.kind != FrameKind::kKv || sent.header.request.value != request) continue;
+      for (uint32_t t = 0; t < sent.header.tokens; ++t) layers[sent.header.first_token + t] += sent.header.layers;
+    }
+    std::set<uint32_t> tokens;
+    for (const auto& [token, count] : layers) {
+      EXPECT_LE(count, kLayout.layers) << "twice: token " << token;
+      if (count == kLayout.layers) tokens.insert(token);
     }
     return tokens;
   }
@@ -151,7 +174,9 @@ class WorkerTest : public ::testing::Test {
     const proto::HandoffRecord record = RecordOf(request.request_id());
     const Status valid = Validate(record, expected);
     EXPECT_TRUE(valid.ok()) << valid;
-    EXPECT_EQ(KvTokensSent(request.request_id()), record.kv_tokens());
+    std::set<uint32_t> named;
+    for (uint32_t t = record.kv_from_token(); t < record.kv_tokens(); ++t) named.insert(t);
+    EXPECT_EQ(KvTokensSent(request.request_id()), named);
   }
   absl::StatusCode CodeOf(const proto::PrefillRequest& request) {
     if (!replies_.contains(request.request_id())) return absl::StatusCode::kUnknown;
@@ -175,7 +200,19 @@ class WorkerTest : public ::testing::Test {
   uint64_t last_request_ = 0;
   size_t connected_ = 0;
   size_t sent_ = 0;
+  bool kv_sent_in_step_ = false;  // some KV left before its step's end
 };
+
+class WorkerSendTest : public WorkerTest, public ::testing::WithParamInterface<SendWhen> {
+ protected:
+  SendWhen send_when() const override { return GetParam(); }
+};
+INSTANTIATE_TEST_SUITE_P(All, WorkerSendTest, ::testing::Values(SendWhen::kLayer, SendWhen::kChunk, SendWhen::kPrompt),
+                         [](const auto& info) {
+                           return std::string(info.param == SendWhen::kLayer   ? "Layer"
+                                              : info.param == SendWhen::kChunk ? "Chunk"
+                                                                               : "Prompt");
+                         });
 
 TEST_F(WorkerTest, APromptRunsInChunksAndIsHandedOffWithItsFirstToken) {
   const auto request = Request(25);
@@ -192,21 +229,37 @@ TEST_F(WorkerTest, APromptRunsInChunksAndIsHandedOffWithItsFirstToken) {
   EXPECT_EQ(replies_.at(1)->kv_bytes(), Bytes(kLayout, KvCodec::kBf16, 25));
 }
 
-TEST_F(WorkerTest, ChunksAreSentWhileTheNextOneIsStillToCome) {
+TEST_P(WorkerSendTest, KvLeavesAtItsTime) {
+  ASSERT_TRUE(Submit(Request(1)).ok());
+  Run(5);  // connected
+  kv_sent_in_step_ = false;
   ASSERT_TRUE(Submit(Request(25)).ok());
   Turn();
   Turn();
-  EXPECT_GE(KvTokensSent(1), 10u);
-  EXPECT_EQ(replies_.size(), 0u);
+  EXPECT_EQ(kv_sent_in_step_, GetParam() == SendWhen::kLayer);
+  EXPECT_EQ(KvTokensSent(2).size(), GetParam() == SendWhen::kPrompt ? 0u : 20u);
+  Turn();
+  EXPECT_EQ(KvTokensSent(2).size(), 25u);
 }
 
-TEST_F(WorkerTest, PromptsAroundPageBordersCarryTheirOwnTokenCount) {
+TEST_P(WorkerSendTest, PromptsAroundPageBordersCarryTheirOwnTokenCount) {
   for (const int tokens : {1, 2, 3, 4, 5, 8, 12, 16, 17}) {
     const auto request = Request(tokens);
     ASSERT_TRUE(Submit(request).ok());
     Run();
     ExpectHandedOff(request);
     EXPECT_EQ(RecordOf(request.request_id()).kv_tokens(), static_cast<uint32_t>(tokens));
+  }
+}
+
+TEST_P(WorkerSendTest, OnlyTheKvThatDecodeLacksIsSent) {
+  for (const uint32_t from : {1u, 4u, 9u, 10u, 11u, 20u, 24u, 25u}) {
+    const auto request = Request(25);
+    ASSERT_TRUE(Submit(request, from).ok());
+    Run();
+    ExpectHandedOff(request);
+    EXPECT_EQ(RecordOf(request.request_id()).kv_from_token(), from);
+    EXPECT_EQ(KvTokensSent(request.request_id()).size(), 25 - from);
   }
 }
 
@@ -221,7 +274,7 @@ TEST_F(WorkerTest, EachOfNChoicesHasItsFirstTokenAndThePromptRunsOnce) {
   EXPECT_EQ(RecordOf(request.request_id()).usage().completion_tokens(), 4u);
 }
 
-TEST_F(WorkerTest, AFirstTokenThatEndsTheAnswerIsHandedOverAndTheRestOfTheKvIsNot) {
+TEST_P(WorkerSendTest, AFirstTokenThatEndsTheAnswerIsHandedOverAndKvThatHasNotLeftIsNot) {
   const auto eos = Request(25, kEos - 1);
   SamplingParams stop = {.temperature = 0};
   stop.stop_token_ids = {6};
@@ -233,9 +286,8 @@ TEST_F(WorkerTest, AFirstTokenThatEndsTheAnswerIsHandedOverAndTheRestOfTheKvIsNo
   Run();
   for (const auto& request : {eos, stopped, limited}) ExpectHandedOff(request);
   EXPECT_EQ(RecordOf(1).choices(0).finish(), proto::FINISH_STOP);
-  EXPECT_EQ(RecordOf(1).kv_tokens(), 20u);
+  EXPECT_EQ(RecordOf(1).kv_tokens(), GetParam() == SendWhen::kLayer ? 25u : GetParam() == SendWhen::kChunk ? 20u : 0u);
   EXPECT_EQ(RecordOf(2).choices(0).finish(), proto::FINISH_STOP);
-  EXPECT_EQ(RecordOf(2).kv_tokens() % 8, RecordOf(2).kv_tokens());
   EXPECT_EQ(RecordOf(3).choices(0).finish(), proto::FINISH_LENGTH);
   EXPECT_EQ(RecordOf(3).usage().completion_tokens(), 1u);
 }
