@@ -1,67 +1,109 @@
 #include "decode/kv_receiver.h"
 
+#include <algorithm>
 #include <memory>
 #include <utility>
-#include <vector>
 
-#include "model/handoff.h"
-#include "model/kv_body.h"
+#include "absl/strings/str_join.h"
 #include "spdlog/spdlog.h"
 
 namespace sluice::decode {
 
-KvReceiver::KvReceiver(KvReceiverOptions options, Staging* staging, DecodeMetrics* metrics,
+namespace {
+
+std::string_view Text(absl::Span<const std::byte> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+// A frame's range, counted from the first slot of the first page that it touches.
+KvRange RangeInItsPages(const KvFrameHeader& header, int page_tokens) {
+  KvRange range = RangeOf(header);
+  range.first_token %= page_tokens;
+  return range;
+}
+
+// What a result or a request to send again says of the transfer that it is about.
+KvFrameHeader About(const ExpectedTransfer& transfer) {
+  return {
+      .request = transfer.handoff.request, .reservation = transfer.key.reservation, .generation = transfer.key.tenure};
+}
+
+}  // namespace
+
+KvReceiver::KvReceiver(KvReceiverOptions options, KvPool* pool, Staging* staging, DecodeMetrics* metrics,
                        std::function<void(ReceiverEvent)> post)
     : options_(std::move(options)),
       epoch_{options_.hello.epoch()},
       layout_hash_(LayoutHash(options_.hello.layout())),
+      pool_(pool),
       staging_(staging),
       metrics_(metrics),
       post_(std::move(post)) {}
+
+// --- the engine thread ---
 
 void KvReceiver::Start(Transport* transport) {
   absl::MutexLock lock(&mutex_);
   transport_ = transport;
 }
 
-void KvReceiver::Open(const ExpectedTransfer& transfer) {
+void KvReceiver::Open(ExpectedTransfer expected) {
+  const ReservationId id = expected.key.reservation;
+  Transfer transfer(pool_->options().layout.layers, expected.handoff.kv_from_token, expected.handoff.prompt_tokens);
   absl::MutexLock lock(&mutex_);
-  open_[transfer.reservation] = OpenTransfer{.expected = transfer};
+  const bool inserted =
+      open_.try_emplace(id, OpenTransfer{.expected = std::move(expected), .transfer = std::move(transfer)}).second;
+  SLUICE_CHECK(inserted, "a transfer of this reservation is open");
 }
 
-void KvReceiver::Fail(ReservationId reservation, const Status& why) {
-  OpenTransfer transfer;
-  {
-    absl::MutexLock lock(&mutex_);
-    const auto it = open_.find(reservation);
-    if (it == open_.end() || it->second.told) return;
-    it->second.lost = true;
-    it->second.told = it->second.sender.has_value();
-    transfer = it->second;
-  }
-  Tell(transfer, why);
+std::vector<TransferKey> KvReceiver::TakeProgress() {
+  absl::MutexLock lock(&mutex_);
+  const std::set<TransferKey> progressed = std::exchange(progressed_, {});
+  return {progressed.begin(), progressed.end()};
 }
 
-void KvReceiver::Finish(ReservationId reservation, const Status& result) {
-  OpenTransfer transfer;
+void KvReceiver::Conclude(ReservationId reservation, const Status& result) {
+  KvFrameHeader about;
+  ConnectionId sender;
   {
     absl::MutexLock lock(&mutex_);
     const auto it = open_.find(reservation);
     if (it == open_.end()) return;
-    transfer = std::move(it->second);
-    open_.erase(it);
+    OpenTransfer& transfer = it->second;
+    transfer.transfer.Fail();
+    if (std::exchange(transfer.concluded, true) || !transfer.sender) return;
+    about = About(transfer.expected);
+    sender = *transfer.sender;
   }
-  if (!transfer.told) Tell(transfer, result);
+  SendResult(sender, about, result);
 }
 
-void KvReceiver::Tell(const OpenTransfer& transfer, const Status& result) {
-  if (!transfer.sender) return;
-  KvFrameHeader about;
-  about.request = transfer.expected.request;
-  about.reservation = transfer.expected.reservation;
-  about.generation = transfer.expected.tenure;
-  SendResult(*transfer.sender, about, result);
+bool KvReceiver::Close(ReservationId reservation, const Status& why) {
+  Conclude(reservation, why);
+  absl::MutexLock lock(&mutex_);
+  const auto node = open_.extract(reservation);
+  if (node.empty()) return true;
+  const OpenTransfer& transfer = node.mapped();
+  progressed_.erase(transfer.expected.key);
+  if (transfer.writers == 0) return true;
+  closed_[transfer.expected.key] = {.sender = *transfer.sender, .writers = transfer.writers};
+  return false;
 }
+
+void KvReceiver::Disconnect(TransferKey closed) {
+  ConnectionId sender;
+  Transport* transport = nullptr;
+  {
+    absl::MutexLock lock(&mutex_);
+    const auto it = closed_.find(closed);
+    if (it == closed_.end()) return;  // PagesQuiet is on its way
+    sender = it->second.sender;
+    transport = transport_;
+  }
+  transport->Close(sender);
+}
+
+// --- the transport's thread ---
 
 StatusOr<std::string> KvReceiver::OnHello(ConnectionId, std::string_view hello) {
   {
@@ -78,149 +120,324 @@ StatusOr<std::string> KvReceiver::OnHello(ConnectionId, std::string_view hello) 
   return options_.hello.SerializeAsString();
 }
 
-// Life of a request, step 7: decode says where each frame lands, checks it, and passes it on to be placed.
+// Life of a request, step 7: decode says where each frame lands, which is in its pages where the wire codec is theirs,
+// and checks what came before it counts.
 StatusOr<Landing> KvReceiver::OnMessage(ConnectionId connection, std::string_view header_bytes, size_t payload_bytes) {
   SLUICE_ASSIGN_OR_RETURN(const KvFrameHeader header, DecodeKvFrameHeader(header_bytes));
-  if (header.payload_bytes != payload_bytes) {
-    return absl::InvalidArgumentError(absl::StrCat("frame: the header names a payload of ", header.payload_bytes,
-                                                   " bytes, ", payload_bytes, " came"));
-  }
-  ExpectedTransfer expected;
-  if (prometheus::Counter* reason = Admit(connection, header, &expected)) {
+  Admission admission = Admit(connection, header, payload_bytes);
+  if (admission.drop != nullptr) {
+    admission.drop->Increment();
+    if (!admission.lost.ok()) Lose({header.reservation, header.generation}, admission.lost);
+    if (admission.damaged) AskAgain(connection, header);
     // Whoever still sends for a transfer that is over learns it from this, even if the end came before its first frame.
-    // (Of a failed one it has been told.)
-    const bool awaits_result = header.kind == FrameKind::kKv || header.kind == FrameKind::kCommit;
-    if (awaits_result && reason != &metrics_->dropped_failed_transfer) {
+    if (admission.stale && (header.kind == FrameKind::kKv || header.kind == FrameKind::kCommit))
       SendResult(connection, header, absl::AbortedError("the reservation expired, ended or was given to another"));
-    }
-    return Drop(*reason);
+    return Landing{.drop = true};
   }
-  if (Status fits = Check(header, expected); !fits.ok()) {
-    Lose(header.reservation, header.generation, std::move(fits));
-    return Drop(metrics_->dropped_wrong);
+  const uint64_t token = ++landings_begun_;
+  PendingLanding& landing = landings_[token];  // stays where it is: `memory` may point into it
+  landing.header_bytes = std::string(header_bytes);
+  landing.header = header;
+  landing.pages = std::move(admission.pages);
+  landing.in_pages = header.kind == FrameKind::kKv && header.codec == pool_->options().codec;
+  if (Status chosen = ChooseMemory(landing, payload_bytes); !chosen.ok()) {
+    landings_.erase(token);
+    Lose({header.reservation, header.generation}, chosen);
+    metrics_->dropped_no_staging.Increment();
+    return Landing{.drop = true};
   }
-  std::optional<Staging::Lease> body = staging_->Take(payload_bytes);
-  if (!body) {
-    Lose(header.reservation, header.generation,
-         absl::ResourceExhaustedError(absl::StrCat("no staging memory for ", payload_bytes, " bytes: ",
-                                                   staging_->bytes_free(), " of ", staging_->bytes_total(), " free")));
-    return Drop(metrics_->dropped_no_staging);
-  }
-  Landing landing{.memory = {body->bytes()}, .token = ++landings_begun_};
-  landings_.emplace(landing.token, PendingLanding{std::string(header_bytes), header, *std::move(body)});
-  return landing;
+  return Landing{.memory = landing.memory, .token = token};
 }
 
 void KvReceiver::OnLanded(ConnectionId, uint64_t token, const Status& status) {
-  auto node = landings_.extract(token);
+  const auto node = landings_.extract(token);
   SLUICE_CHECK(!node.empty(), "a landing that was never begun");
-  PendingLanding& landing = node.mapped();
-  const KvFrameHeader& header = landing.header;
-  if (!status.ok()) return Lose(header.reservation, header.generation, status);
-  if (Status crc = VerifyCrc(landing.header_bytes, landing.body.bytes()); !crc.ok()) {
-    metrics_->crc_failures.Increment();
-    return Lose(header.reservation, header.generation, std::move(crc));
-  }
-  metrics_->frames_received.Increment();
-  if (header.kind == FrameKind::kAbort) {
-    const auto bytes = landing.body.bytes();
-    const auto result = ParseTransferResult({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
-    Status why = result.ok() ? ToStatus(*result) : absl::OkStatus();
-    if (why.ok()) why = absl::CancelledError("without a reason");
-    return Lose(header.reservation, header.generation, WithContext(why, "prefill gave up"));
-  }
-  if (header.kind == FrameKind::kKv) metrics_->kv_bytes_received.Increment(static_cast<double>(header.payload_bytes));
-  post_(Arrival{header, std::move(landing.body)});
+  const PendingLanding& landing = node.mapped();
+  const Status intact = status.ok() ? VerifyCrc(landing.header_bytes, landing.memory) : status;
+  if (landing.in_pages) EndWriting(landing.key());
+  if (!status.ok()) return Lose(landing.key(), status);
+  if (!intact.ok()) metrics_->crc_failures.Increment();
+  if (intact.ok()) metrics_->frames_received.Increment();
+  if (landing.header.kind == FrameKind::kKv) return OnKvLanded(landing, intact);
+  if (!intact.ok()) return Lose(landing.key(), intact);
+  if (landing.header.kind == FrameKind::kCommit) return OnCommitLanded(landing);
+  OnAbortLanded(landing);
 }
 
 void KvReceiver::OnClosed(ConnectionId connection, const Status& why) {
-  std::vector<std::pair<ReservationId, Tenure>> lost;
+  std::vector<TransferKey> lost;
   {
     absl::MutexLock lock(&mutex_);
     for (const auto& [id, transfer] : open_) {
-      if (transfer.sender == connection) lost.emplace_back(id, transfer.expected.tenure);
+      if (transfer.sender == connection) lost.push_back(transfer.expected.key);
     }
   }
-  for (const auto& [id, tenure] : lost) {
-    Lose(id, tenure, absl::UnavailableError(absl::StrCat("the connection to prefill ended: ", why.message())));
-  }
+  for (const TransferKey key : lost)
+    Lose(key, absl::UnavailableError(absl::StrCat("the connection to prefill ended: ", why.message())));
 }
 
-prometheus::Counter* KvReceiver::Admit(ConnectionId connection, const KvFrameHeader& header,
-                                       ExpectedTransfer* expected) {
-  if (header.epoch != epoch_) return &metrics_->dropped_other_epoch;
+// --- admission ---
+
+KvReceiver::Admission KvReceiver::Admit(ConnectionId connection, const KvFrameHeader& header, size_t payload_bytes) {
+  // Only within an epoch do ids of requests and reservations mean anything.
+  if (header.epoch != epoch_) return {.drop = &metrics_->dropped_other_epoch, .stale = true};
   absl::MutexLock lock(&mutex_);
   const auto it = open_.find(header.reservation);
-  if (it == open_.end() || it->second.expected.request != header.request) return &metrics_->dropped_unknown;
+  if (it == open_.end() || it->second.expected.handoff.request != header.request)
+    return {.drop = &metrics_->dropped_unknown, .stale = true};
   OpenTransfer& transfer = it->second;
-  if (transfer.expected.tenure != header.generation) return &metrics_->dropped_old_generation;
-  if (transfer.lost) return &metrics_->dropped_failed_transfer;
-  if (transfer.sender && *transfer.sender != connection) return &metrics_->dropped_other_connection;
+  if (transfer.expected.key.tenure != header.generation)
+    return {.drop = &metrics_->dropped_old_generation, .stale = true};
+  if (transfer.transfer.state() == TransferState::kComplete) return {.drop = &metrics_->dropped_duplicate};
+  if (transfer.transfer.state() == TransferState::kFailed) return {.drop = &metrics_->dropped_failed_transfer};
+  if (transfer.sender && *transfer.sender != connection)
+    return {.drop = &metrics_->dropped_other_connection, .stale = true};
   transfer.sender = connection;
-  *expected = transfer.expected;
-  return nullptr;
+  if (Status fits = Check(header, transfer.expected); !fits.ok())
+    return {.drop = &metrics_->dropped_wrong, .lost = std::move(fits)};
+  if (header.kind == FrameKind::kKv) return AdmitKv(transfer, header, payload_bytes);
+  if (header.kind == FrameKind::kCommit && !transfer.transfer.AdmitCommit())
+    return {.drop = &metrics_->dropped_duplicate};
+  return {};
+}
+
+KvReceiver::Admission KvReceiver::AdmitKv(OpenTransfer& transfer, const KvFrameHeader& header, size_t payload_bytes) {
+  const bool whole = header.payload_bytes == payload_bytes;
+  const StatusOr<bool> wanted =
+      whole ? transfer.transfer.Admit(RangeOf(header)) : transfer.transfer.OnUnusable(RangeOf(header));
+  if (!wanted.ok()) return {.drop = &metrics_->dropped_wrong, .lost = wanted.status()};
+  if (!*wanted) return {.drop = &metrics_->dropped_duplicate};
+  if (!whole) return {.drop = &metrics_->dropped_damaged, .damaged = true};
+  if (header.codec == pool_->options().codec) ++transfer.writers;
+  const int64_t page_tokens = pool_->options().page_tokens;
+  const std::vector<PageIndex>& pages = transfer.expected.pages;
+  const int64_t last_token = int64_t{header.first_token} + header.tokens - 1;
+  return {.pages = {pages.begin() + header.first_token / page_tokens, pages.begin() + last_token / page_tokens + 1}};
 }
 
 Status KvReceiver::Check(const KvFrameHeader& header, const ExpectedTransfer& expected) const {
+  if (header.layout_hash != layout_hash_) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("frame: layout hash ", absl::Hex(header.layout_hash), ", expected ", absl::Hex(layout_hash_)));
+  }
+  size_t payload_bytes_max = 0;
   switch (header.kind) {
-    case FrameKind::kKv:
-      return CheckKvHeader(header, options_.layout, layout_hash_, /*first_token=*/0, expected.prompt_tokens);
-    case FrameKind::kCommit:
-      if (header.layout_hash != layout_hash_) {
-        return absl::FailedPreconditionError(absl::StrCat("commit: layout hash ", absl::Hex(header.layout_hash),
-                                                          ", expected ", absl::Hex(layout_hash_)));
+    case FrameKind::kKv: {
+      const auto& taken = options_.hello.wire_codecs();
+      if (std::find(taken.begin(), taken.end(), Name(header.codec)) == taken.end()) {
+        return absl::InvalidArgumentError(absl::StrCat("KV frame: wire codec ", std::string(Name(header.codec)),
+                                                       ", taken here: ", absl::StrJoin(taken, ", ")));
       }
-      if (header.payload_bytes <= expected.record_bytes_max) return absl::OkStatus();
-      return absl::InvalidArgumentError(
-          absl::StrCat("commit: a record of ", header.payload_bytes, " bytes, at most ", expected.record_bytes_max));
+      return CheckKvHeader(header, pool_->options().layout, layout_hash_, expected.handoff.kv_from_token,
+                           expected.handoff.prompt_tokens);
+    }
+    case FrameKind::kCommit:
+      payload_bytes_max = HandoffRecordBytesMax(expected.handoff.prompt_tokens, expected.handoff.n);
+      break;
     case FrameKind::kAbort:
-      if (header.payload_bytes <= kTransferResultBytesMax) return absl::OkStatus();
-      return absl::InvalidArgumentError(
-          absl::StrCat("abort: a reason of ", header.payload_bytes, " bytes, at most ", kTransferResultBytesMax));
+      payload_bytes_max = kTransferResultBytesMax;
+      break;
     case FrameKind::kResult:
     case FrameKind::kResend:
     case FrameKind::kCredit:
-      break;
+      return absl::InvalidArgumentError(
+          absl::StrCat("a frame of kind ", static_cast<int>(header.kind), ", which only decode sends"));
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("a frame of kind ", static_cast<int>(header.kind), ", which only decode sends"));
+  if (header.payload_bytes <= payload_bytes_max) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("a frame of kind ", static_cast<int>(header.kind), " with ",
+                                                 header.payload_bytes, " bytes, at most ", payload_bytes_max));
 }
 
-StatusOr<Landing> KvReceiver::Drop(prometheus::Counter& reason) {
-  reason.Increment();
-  return Landing{.drop = true};
+Status KvReceiver::ChooseMemory(PendingLanding& landing, size_t payload_bytes) {
+  if (landing.header.kind != FrameKind::kKv) {
+    landing.control.resize(payload_bytes);
+    landing.memory = {absl::MakeSpan(landing.control)};
+  } else if (landing.in_pages) {
+    const KvRange range = RangeInItsPages(landing.header, pool_->options().page_tokens);
+    SLUICE_ASSIGN_OR_RETURN(landing.memory,
+                            BodyPieces(*pool_, landing.pages, range, payload_bytes, absl::MakeSpan(landing.gap)));
+  } else {
+    std::optional<Staging::Lease> staging = staging_->Take(payload_bytes);
+    if (!staging) {
+      return absl::ResourceExhaustedError(absl::StrCat("no staging memory for ", payload_bytes,
+                                                       " bytes: ", staging_->bytes_free(), " of ",
+                                                       staging_->bytes_total(), " free"));
+    }
+    landing.staging = *std::move(staging);
+    landing.memory = {landing.staging.bytes()};
+  }
+  return absl::OkStatus();
 }
 
-void KvReceiver::Lose(ReservationId reservation, Tenure tenure, Status why) {
+// --- what has landed ---
+
+void KvReceiver::OnKvLanded(const PendingLanding& landing, const Status& intact) {
+  if (!intact.ok()) return OnDamaged(landing, intact);
+  metrics_->kv_bytes_received.Increment(static_cast<double>(landing.header.payload_bytes));
+  if (!landing.in_pages) {
+    if (!BeginWriting(landing.key())) return;
+    const Status recoded = Recode(landing);
+    EndWriting(landing.key());
+    if (!recoded.ok()) return Lose(landing.key(), recoded);
+  }
+  OnPlaced(landing);
+}
+
+Status KvReceiver::Recode(const PendingLanding& landing) {
+  const KvFrameHeader& header = landing.header;
+  const KvPoolOptions& pool = pool_->options();
+  SLUICE_ASSIGN_OR_RETURN(const KvCodecCounts counts,
+                          DecodeBody(*pool_, landing.pages, RangeInItsPages(header, pool.page_tokens), header.codec,
+                                     landing.staging.bytes()));
+  metrics_->kv_bytes_recoded.Increment(static_cast<double>(header.payload_bytes));
+  metrics_->kv_values_saturated.Increment(static_cast<double>(counts.saturated));
+  metrics_->kv_rows_nonfinite.Increment(static_cast<double>(counts.nonfinite_rows));
+  if (counts.nonfinite_rows == 0) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat("layer ", header.layer, ": ", counts.nonfinite_rows,
+                                          " KV rows are no numbers", " in ", std::string(Name(pool.codec)),
+                                          ", they came in ", std::string(Name(header.codec))));
+}
+
+void KvReceiver::OnCommitLanded(const PendingLanding& landing) {
+  HandoffExpectation expected;
   {
     absl::MutexLock lock(&mutex_);
-    const auto it = open_.find(reservation);
-    if (it == open_.end() || it->second.expected.tenure != tenure || it->second.lost) return;
-    it->second.lost = true;
+    const OpenTransfer* transfer = Find(landing.key());
+    if (transfer == nullptr) return;
+    expected = transfer->expected.handoff;
   }
-  post_(TransferLost{reservation, tenure, std::move(why)});
+  StatusOr<proto::HandoffRecord> record = ParseHandoffRecord(Text(landing.control), expected);
+  if (!record.ok()) return Lose(landing.key(), record.status());
+  Status fits;
+  std::optional<ReceiverEvent> event;
+  {
+    absl::MutexLock lock(&mutex_);
+    OpenTransfer* transfer = Find(landing.key());
+    if (transfer == nullptr) return;
+    fits = transfer->transfer.OnCommit(record->kv_tokens());
+    if (fits.ok()) {
+      transfer->record = *std::move(record);
+      event = Advanced(*transfer);
+    }
+  }
+  if (!fits.ok()) return Lose(landing.key(), fits);
+  if (event) post_(*std::move(event));
+}
+
+void KvReceiver::OnAbortLanded(const PendingLanding& landing) {
+  const auto result = ParseTransferResult(Text(landing.control));
+  Status why = result.ok() ? ToStatus(*result) : absl::OkStatus();
+  if (why.ok()) why = absl::CancelledError("without a reason");
+  Lose(landing.key(), WithContext(why, "prefill gave up"));
+}
+
+bool KvReceiver::BeginWriting(TransferKey key) {
+  absl::MutexLock lock(&mutex_);
+  OpenTransfer* transfer = Find(key);
+  if (transfer != nullptr) ++transfer->writers;
+  return transfer != nullptr;
+}
+
+void KvReceiver::EndWriting(TransferKey key) {
+  {
+    absl::MutexLock lock(&mutex_);
+    const auto closed = closed_.find(key);
+    if (closed == closed_.end()) {
+      --open_.at(key.reservation).writers;
+      return;
+    }
+    if (--closed->second.writers > 0) return;
+    closed_.erase(closed);
+  }
+  post_(PagesQuiet{key});
+}
+
+void KvReceiver::OnPlaced(const PendingLanding& landing) {
+  std::optional<ReceiverEvent> event;
+  {
+    absl::MutexLock lock(&mutex_);
+    OpenTransfer* transfer = Find(landing.key());
+    if (transfer == nullptr) return;
+    transfer->transfer.OnPlaced(RangeOf(landing.header));
+    event = Advanced(*transfer);
+  }
+  if (event) post_(*std::move(event));
+}
+
+void KvReceiver::OnDamaged(const PendingLanding& landing, const Status& how) {
+  Status again;
+  ConnectionId sender;
+  {
+    absl::MutexLock lock(&mutex_);
+    OpenTransfer* transfer = Find(landing.key());
+    if (transfer == nullptr) return;
+    again = transfer->transfer.OnDamaged(RangeOf(landing.header));
+    sender = *transfer->sender;
+  }
+  if (!again.ok()) return Lose(landing.key(), WithContext(again, std::string(how.message())));
+  AskAgain(sender, landing.header);
+}
+
+void KvReceiver::AskAgain(ConnectionId sender, const KvFrameHeader& frame) {
+  metrics_->resends_asked.Increment();
+  SendFrame(FrameKind::kResend, sender, frame, "");
+}
+
+// --- ends ---
+
+KvReceiver::OpenTransfer* KvReceiver::Find(TransferKey key) {
+  const auto it = open_.find(key.reservation);
+  if (it == open_.end() || it->second.expected.key != key || !it->second.transfer.open()) return nullptr;
+  return &it->second;
+}
+
+std::optional<ReceiverEvent> KvReceiver::Advanced(OpenTransfer& transfer) {
+  if (transfer.transfer.state() == TransferState::kComplete)
+    return TransferComplete{transfer.expected.key, *std::exchange(transfer.record, std::nullopt)};
+  progressed_.insert(transfer.expected.key);
+  if (progressed_.size() > 1) return std::nullopt;  // it was told, and has yet to ask
+  return TransferProgress{};
+}
+
+void KvReceiver::Lose(TransferKey key, const Status& why) {
+  std::optional<ConnectionId> sender;
+  KvFrameHeader about;
+  {
+    absl::MutexLock lock(&mutex_);
+    const auto it = open_.find(key.reservation);
+    if (it == open_.end() || it->second.expected.key != key) return;
+    OpenTransfer& transfer = it->second;
+    if (transfer.concluded || transfer.transfer.state() == TransferState::kComplete) return;
+    transfer.transfer.Fail();
+    transfer.concluded = true;
+    sender = transfer.sender;
+    about = About(transfer.expected);
+  }
+  if (sender) SendResult(*sender, about, why);
+  post_(TransferLost{key, why});
 }
 
 void KvReceiver::SendResult(ConnectionId connection, const KvFrameHeader& about, const Status& result) {
+  SendFrame(FrameKind::kResult, connection, about,
+            MakeTransferResult(about.request, about.reservation, about.generation, result).SerializeAsString());
+}
+
+void KvReceiver::SendFrame(FrameKind kind, ConnectionId connection, const KvFrameHeader& about, std::string text) {
   Transport* transport = nullptr;
   {
     absl::MutexLock lock(&mutex_);
     transport = transport_;
   }
   // The completion is the second owner: the bytes stay in place until the transport is quiet.
-  const auto payload = std::make_shared<const std::string>(
-      MakeTransferResult(about.request, about.reservation, about.generation, result).SerializeAsString());
+  const auto payload = std::make_shared<const std::string>(std::move(text));
   const absl::Span<const std::byte> bytes(reinterpret_cast<const std::byte*>(payload->data()), payload->size());
-  KvFrameHeader header;
-  header.kind = FrameKind::kResult;
-  header.codec = about.codec;
+  KvFrameHeader header = about;
+  header.kind = kind;
   header.payload_bytes = bytes.size();
-  header.request = about.request;
-  header.reservation = about.reservation;
   header.epoch = epoch_;
-  header.generation = about.generation;
   header.layout_hash = layout_hash_;
-  // A result that cannot be sent has no one left to read it: the connection is gone, and with it the transfer.
+  if (kind != FrameKind::kResend) header.layer = header.layers = 0, header.first_token = header.tokens = 0;
+  // What cannot be sent has no one left to read it: the connection is gone, and with it the transfer.
   transport->Send(connection, Encode(header, bytes), bytes, [payload](const Status&) {});
 }
 

@@ -1,17 +1,29 @@
-// Decode's end of the KV wire: says which frames may land and where, checks what landed, and passes it to the engine
-// thread. Joins transport and model; knows nothing of sequences. Frames land in staging memory and never in pages, so
-// pages may be freed at any time, and remote bytes are in nobody's cache before they are checked.
+// Decode's end of the KV wire: says which frames may land and where, checks what landed, and brings it into the pages.
+// Joins transport and model; knows nothing of sequences. The engine thread hears of a transfer's progress, completion
+// or loss, and does not touch KV that arrives.
+//
+// A frame whose wire codec is the pool's own lands in its pages, and nobody moves it again; its CRC is checked there,
+// and only what was right counts as there. Any other lands in staging memory and is recoded into its pages by the
+// transport's thread, once its CRC was right. Either way pages may be written after their transfer is over: then Close
+// says so, and PagesQuiet follows when it has ended. Until then nobody else may have them.
+//
+// Rejected: recoding on the engine thread, which would make every step wait for it.
 //
 // Threads: the transport's thread makes the Receiver calls, the engine thread opens and closes transfers. What both
-// touch is the table of open transfers, under a mutex.
+// touch is the table of transfers, under a mutex, which nobody holds while bytes are checked, moved or sent.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <variant>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
@@ -20,56 +32,66 @@
 #include "common/status.h"
 #include "decode/metrics.h"
 #include "decode/staging.h"
+#include "decode/transfer.h"
+#include "model/handoff.h"
+#include "model/kv_body.h"
 #include "model/kv_frame.h"
-#include "model/kv_layout.h"
+#include "model/kv_pool.h"
 #include "transport/transport.h"
 
 namespace sluice::decode {
 
-// A verified frame, KV or commit, of a transfer that was open when it came.
-struct Arrival {
-  KvFrameHeader header;
-  Staging::Lease body;
+// Something verified has come since TakeProgress was called last.
+struct TransferProgress {};
+// Every frame and the commit are there.
+struct TransferComplete {
+  TransferKey key;
+  proto::HandoffRecord record;
 };
-// A transfer that cannot become whole any more.
+// It cannot become whole any more; the sender has been told.
 struct TransferLost {
-  ReservationId reservation;
-  Tenure tenure;
+  TransferKey key;
   Status why;
 };
-using ReceiverEvent = std::variant<Arrival, TransferLost>;
+// Nothing writes any more into the pages of a transfer that was closed before.
+struct PagesQuiet {
+  TransferKey key;
+};
+using ReceiverEvent = std::variant<TransferProgress, TransferComplete, TransferLost, PagesQuiet>;
 
 // What the engine thread expects of one tenure of a reservation.
 struct ExpectedTransfer {
-  RequestId request;
-  ReservationId reservation;
-  Tenure tenure;
-  int64_t prompt_tokens = 0;
-  size_t record_bytes_max = 0;
+  TransferKey key;
+  HandoffExpectation handoff;
+  std::vector<PageIndex> pages;  // of the prompt, from its first token on
 };
 
 struct KvReceiverOptions {
   proto::Hello hello;  // ours
-  KvLayout layout;
 };
 
 class KvReceiver final : public Receiver {
  public:
   // `post` is called on the transport's thread and does not block. All arguments outlive this.
-  KvReceiver(KvReceiverOptions options, Staging* staging, DecodeMetrics* metrics,
+  KvReceiver(KvReceiverOptions options, KvPool* pool, Staging* staging, DecodeMetrics* metrics,
              std::function<void(ReceiverEvent)> post);
 
   // --- the engine thread ---
 
   // Answers go through `transport`; connections are refused before this.
   void Start(Transport* transport);
-  // Frames of this tenure may come; a former tenure of the reservation is over.
-  void Open(const ExpectedTransfer& transfer);
-  // The transfer has failed: tells the sender why, if one has shown itself, and drops what still comes of this tenure.
-  void Fail(ReservationId reservation, const Status& why);
-  // Nothing of this reservation may come any more; tells the sender `result`, unless he was told of a failure before.
-  // Idempotent.
-  void Finish(ReservationId reservation, const Status& result);
+  // Frames of this tenure may come. REQUIRES: no transfer of the reservation is open.
+  void Open(ExpectedTransfer transfer);
+  // Which transfers something has come for.
+  std::vector<TransferKey> TakeProgress();
+  // OK: decode goes on from the complete transfer. Else it has failed, and what still comes of it is dropped. Tells the
+  // sender, if one has shown itself and has not been told of a failure before.
+  void Conclude(ReservationId reservation, const Status& result);
+  // Nothing of this reservation may come any more; Conclude with `why`, unless that was called before. True where
+  // nothing writes into its pages; else PagesQuiet follows. Idempotent.
+  bool Close(ReservationId reservation, const Status& why);
+  // Ends the connection that still writes into the pages of a closed transfer, so that PagesQuiet comes.
+  void Disconnect(TransferKey closed);
 
   // --- the transport's thread ---
   StatusOr<std::string> OnHello(ConnectionId connection, std::string_view hello) override;
@@ -80,27 +102,69 @@ class KvReceiver final : public Receiver {
  private:
   struct OpenTransfer {
     ExpectedTransfer expected;
+    Transfer transfer;
     std::optional<ConnectionId> sender;  // whoever sent its first frame
-    bool lost = false;                   // the engine thread has been told, or told us
-    bool told = false;                   // the sender has been told
+    std::optional<proto::HandoffRecord> record;
+    bool concluded = false;  // a sender that there is has been told how it ended
+    int writers = 0;         // frames that are on their way into its pages
+  };
+  struct ClosedTransfer {
+    ConnectionId sender;
+    int writers = 0;
+  };
+  // What is to be done with a frame that is offered.
+  struct Admission {
+    prometheus::Counter* drop = nullptr;  // counts it, and it is forgotten; null where it may land
+    bool stale = false;                   // its sender does not know that the transfer is over
+    bool damaged = false;                 // it is to be asked for again
+    Status lost;                          // not OK: so is the transfer
+    std::vector<PageIndex> pages;         // where a KV frame belongs: those that its tokens touch
   };
   struct PendingLanding {
+    ConnectionId connection;
     std::string header_bytes;
     KvFrameHeader header;
-    Staging::Lease body;
+    std::vector<PageIndex> pages;  // of a KV frame
+    std::vector<absl::Span<std::byte>> memory;
+    bool in_pages = false;           // `memory` is in `pages`
+    Staging::Lease staging;          // else, of a KV frame
+    std::vector<std::byte> control;  // of another frame
+    std::array<std::byte, kBodyAlignment> gap = {};
+    TransferKey key() const { return {header.reservation, header.generation}; }
   };
 
-  // Which counter a frame that must be dropped adds to; null where it may land. Sets the sender at the first frame.
-  prometheus::Counter* Admit(ConnectionId connection, const KvFrameHeader& header, ExpectedTransfer* expected);
+  Admission Admit(ConnectionId connection, const KvFrameHeader& header, size_t payload_bytes);
+  Admission AdmitKv(OpenTransfer& transfer, const KvFrameHeader& header, size_t payload_bytes)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Status Check(const KvFrameHeader& header, const ExpectedTransfer& expected) const;
-  StatusOr<Landing> Drop(prometheus::Counter& reason);
-  void Lose(ReservationId reservation, Tenure tenure, Status why);
-  void Tell(const OpenTransfer& transfer, const Status& result);
+  // Chooses where it lands.
+  Status ChooseMemory(PendingLanding& landing, size_t payload_bytes);
+
+  void OnKvLanded(const PendingLanding& landing, const Status& intact);
+  void OnCommitLanded(const PendingLanding& landing);
+  void OnAbortLanded(const PendingLanding& landing);
+  // From a wire codec that is not the pool's.
+  Status Recode(const PendingLanding& landing);
+  // Bytes begin and cease to be written into pages. False where the transfer is over: they are not to be written.
+  bool BeginWriting(TransferKey key);
+  void EndWriting(TransferKey key);
+  void OnPlaced(const PendingLanding& landing);
+  void OnDamaged(const PendingLanding& landing, const Status& how);
+  void AskAgain(ConnectionId sender, const KvFrameHeader& frame);
+
+  // Where it can still become whole; else null.
+  OpenTransfer* Find(TransferKey key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // After a step of an open transfer: what the engine thread is to hear, if anything.
+  std::optional<ReceiverEvent> Advanced(OpenTransfer& transfer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Lose(TransferKey key, const Status& why);
+  // `about` names the transfer, and for kResend the range.
+  void SendFrame(FrameKind kind, ConnectionId connection, const KvFrameHeader& about, std::string payload);
   void SendResult(ConnectionId connection, const KvFrameHeader& about, const Status& result);
 
   const KvReceiverOptions options_;
   const Epoch epoch_;
   const uint64_t layout_hash_;
+  KvPool* const pool_;
   Staging* const staging_;
   DecodeMetrics* const metrics_;
   const std::function<void(ReceiverEvent)> post_;
@@ -108,6 +172,8 @@ class KvReceiver final : public Receiver {
   absl::Mutex mutex_;
   Transport* transport_ ABSL_GUARDED_BY(mutex_) = nullptr;
   std::unordered_map<ReservationId, OpenTransfer> open_ ABSL_GUARDED_BY(mutex_);
+  std::map<TransferKey, ClosedTransfer> closed_ ABSL_GUARDED_BY(mutex_);  // and still written into
+  std::set<TransferKey> progressed_ ABSL_GUARDED_BY(mutex_);
 
   // Of the transport's thread alone.
   uint64_t landings_begun_ = 0;

@@ -14,6 +14,8 @@ struct DecodeMetrics {
   prometheus::Gauge& kv_pages_total;
   prometheus::Gauge& kv_pages_free;
   prometheus::Gauge& kv_pages_reserved;
+  prometheus::Gauge& kv_pages_quarantined;
+  prometheus::Gauge& kv_pages_cached;
   prometheus::Gauge& reservations;
   prometheus::Gauge& requests_active;
   prometheus::Gauge& sequences_waiting;
@@ -32,12 +34,18 @@ struct DecodeMetrics {
   prometheus::Counter& hellos_refused;
   prometheus::Counter& frames_received;
   prometheus::Counter& kv_bytes_received;
+  prometheus::Counter& kv_bytes_recoded;
+  prometheus::Counter& kv_values_saturated;
+  prometheus::Counter& kv_rows_nonfinite;
   prometheus::Counter& crc_failures;
+  prometheus::Counter& resends_asked;
   // Frames that were taken off the wire and forgotten.
   prometheus::Counter& dropped_unknown;           // no such reservation: it ended before the frame came
   prometheus::Counter& dropped_old_generation;    // of a former holder of the reservation
   prometheus::Counter& dropped_other_epoch;       // meant for another start of this process
   prometheus::Counter& dropped_failed_transfer;   // its transfer failed before
+  prometheus::Counter& dropped_duplicate;         // what it brings is there or landing
+  prometheus::Counter& dropped_damaged;           // it came cut short and is asked for again
   prometheus::Counter& dropped_other_connection;  // not from where the transfer's first frame came
   prometheus::Counter& dropped_wrong;             // its header contradicts the transfer, which fails
   prometheus::Counter& dropped_no_staging;        // no memory to land in; the transfer fails

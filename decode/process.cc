@@ -158,14 +158,12 @@ Status DecodeProcess::StartWorker() {
       .mailbox_messages_max = options_.mailbox_messages_max,
       .stream_tokens_max = options_.stream_tokens_max,
       .identity = Identity(),
-      .layout = kv_options_.layout,
       .store = kv_options_.codec,
       .wire = WireCodecs(kv_options_.layout)};
   const ModelFacts facts = {.tokenizer = tokenizer_.get(),
                             .eos_ids = config.eos_ids,
                             .vocab_size = config.vocab_size,
-                            .context_tokens_max = config.context_tokens_max,
-                            .layers = config.layers};
+                            .context_tokens_max = config.context_tokens_max};
   worker_ = std::make_unique<Worker>(
       std::move(worker_options), facts, key_,
       [this](const Batch& batch, KvPool& pool) { return transformer_->Forward(batch, pool); }, pool_.get(),

@@ -1,7 +1,6 @@
 #include "decode/request.h"
 
 #include <algorithm>
-#include <string_view>
 #include <utility>
 
 #include "common/proto/convert.h"
@@ -12,63 +11,36 @@ Request::Request(const ModelFacts* model, RequestId id, int64_t prompt_tokens, c
                  std::shared_ptr<TokenStream> stream)
     : model_(model),
       id_(id),
-      prompt_tokens_(prompt_tokens),
       expected_{.request = id,
                 .prompt_tokens = static_cast<int>(prompt_tokens),
                 .n = sampling.n,
                 .max_tokens = sampling.max_tokens,
                 .vocab_size = model->vocab_size},
-      stream_(std::move(stream)),
-      transfer_(model->layers, prompt_tokens) {}
+      stream_(std::move(stream)) {}
 
-void Request::RestartTransfer() {
-  transfer_ = Transfer(model_->layers, prompt_tokens_);
-  first_arrival_ = absl::InfiniteFuture();
-  record_.reset();
-}
-
-Status Request::OnFrame(absl::Time now, int layer, int64_t first_token, int64_t tokens) {
-  first_arrival_ = std::min(first_arrival_, now);
-  return transfer_.OnFrame(layer, first_token, tokens);
-}
-
-Status Request::OnCommit(absl::Time now, absl::Span<const std::byte> record) {
-  first_arrival_ = std::min(first_arrival_, now);
-  const std::string_view bytes(reinterpret_cast<const char*>(record.data()), record.size());
-  SLUICE_ASSIGN_OR_RETURN(proto::HandoffRecord parsed, ParseHandoffRecord(bytes, expected_));
-  SLUICE_RETURN_IF_ERROR(transfer_.OnCommit(parsed.kv_tokens()));
-  record_ = std::move(parsed);
-  return absl::OkStatus();
-}
-
-void Request::FailTransfer() {
-  transfer_.Fail();
-  record_.reset();
-}
-
-Status Request::Begin(absl::Time now) {
-  SLUICE_CHECK(TransferComplete() && record_ && choices_.empty());
+Status Request::Begin(absl::Time now, proto::HandoffRecord record) {
+  SLUICE_CHECK(choices_.empty());
+  OnProgress(now);
   context_ = {.tokenizer = model_->tokenizer,
-              .sampling = FromProto(record_->sampling()),
-              .prompt_ids = {record_->prompt_ids().begin(), record_->prompt_ids().end()},
+              .sampling = FromProto(record.sampling()),
+              .prompt_ids = {record.prompt_ids().begin(), record.prompt_ids().end()},
               .eos_ids = model_->eos_ids,
               .vocab_size = model_->vocab_size,
               .context_tokens_max = model_->context_tokens_max};
   std::vector<Generation> choices;
-  for (const proto::ChoiceState& state : record_->choices()) {
+  for (const proto::ChoiceState& state : record.choices()) {
     SLUICE_ASSIGN_OR_RETURN(Generation choice, Generation::Resume(&context_, state));
     choices.push_back(std::move(choice));
   }
   choices_ = std::move(choices);
-  usage_ = record_->usage();
-  times_ = record_->times();
+  usage_ = record.usage();
+  times_ = record.times();
   times_.set_transfer_us(absl::ToInt64Microseconds(now - first_arrival_));
   for (int i = 0; i < this->choices(); ++i) {
     proto::GenerateEvent event;
-    *event.mutable_tokens() = std::move(*record_->mutable_choices(i)->mutable_unsent());
+    *event.mutable_tokens() = std::move(*record.mutable_choices(i)->mutable_unsent());
     Send(i, std::move(event), /*last=*/i + 1 == this->choices() && AllFinished());
   }
-  record_.reset();
   return absl::OkStatus();
 }
 
@@ -79,7 +51,7 @@ bool Request::AllFinished() const {
 const TokenId& Request::LastToken(int choice) const { return choices_[static_cast<size_t>(choice)].generated().back(); }
 
 int64_t Request::LastPosition(int choice) const {
-  return prompt_tokens_ + static_cast<int64_t>(choices_[static_cast<size_t>(choice)].generated().size()) - 1;
+  return expected_.prompt_tokens + static_cast<int64_t>(choices_[static_cast<size_t>(choice)].generated().size()) - 1;
 }
 
 Status Request::Step(int choice, absl::Span<const float> logits) {

@@ -1,10 +1,10 @@
-// One reservation's request while decode has it: the transfer that it waits for, then its choices from the handoff to
-// the last token, and the stream that they go to. Knows no pages and no batch. Owned by the engine thread.
+// One reservation's request while decode has it: what its handoff must fit, then its choices from the handoff to the
+// last token, and the stream that they go to. Knows no pages and no batch. Owned by the engine thread.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <vector>
 
 #include "absl/time/time.h"
@@ -14,7 +14,6 @@
 #include "common/sampling_params.h"
 #include "common/status.h"
 #include "decode/token_stream.h"
-#include "decode/transfer.h"
 #include "model/generation.h"
 #include "model/handoff.h"
 #include "model/text/tokenizer.h"
@@ -27,7 +26,6 @@ struct ModelFacts {
   std::vector<TokenId> eos_ids;
   int vocab_size = 0;
   int64_t context_tokens_max = 0;
-  int layers = 0;
 };
 
 class Request {
@@ -37,24 +35,19 @@ class Request {
           std::shared_ptr<TokenStream> stream);
 
   RequestId id() const { return id_; }
-  int64_t prompt_tokens() const { return prompt_tokens_; }
+  const HandoffExpectation& expected() const { return expected_; }
   const std::shared_ptr<TokenStream>& stream() const { return stream_; }
 
-  // --- until the handoff is whole ---
-
-  // A new prefill begins: forgets what the former one delivered.
-  void RestartTransfer();
-  Status OnFrame(absl::Time now, int layer, int64_t first_token, int64_t tokens);
-  // Keeps the record for Begin.
-  Status OnCommit(absl::Time now, absl::Span<const std::byte> record);
-  void FailTransfer();
-  bool TransferComplete() const { return transfer_.state() == TransferState::kComplete; }
-
-  // --- afterwards ---
+  // A new prefill begins.
+  void RestartTransfer() { first_arrival_ = absl::InfiniteFuture(); }
+  // Something of its transfer has come.
+  void OnProgress(absl::Time now) { first_arrival_ = std::min(first_arrival_, now); }
 
   // Goes on where prefill stopped: every choice resumes and its first token is sent. DataLoss, with nothing sent, where
-  // a choice cannot resume. REQUIRES: TransferComplete().
-  Status Begin(absl::Time now);
+  // a choice cannot resume. REQUIRES: `record` is valid for expected(); not called with success before.
+  Status Begin(absl::Time now, proto::HandoffRecord record);
+
+  // --- afterwards ---
 
   int choices() const { return static_cast<int>(choices_.size()); }
   bool Finished(int choice) const { return choices_[static_cast<size_t>(choice)].finished(); }
@@ -72,13 +65,10 @@ class Request {
 
   const ModelFacts* model_;
   const RequestId id_;
-  const int64_t prompt_tokens_;
   const HandoffExpectation expected_;
   const std::shared_ptr<TokenStream> stream_;
 
-  Transfer transfer_;
   absl::Time first_arrival_ = absl::InfiniteFuture();
-  std::optional<proto::HandoffRecord> record_;
 
   GenerationContext context_;  // of the choices; its address is part of them
   std::vector<Generation> choices_;

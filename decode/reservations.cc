@@ -171,6 +171,11 @@ bool Reservations::OnFinish(absl::Time now, ReservationId id) {
   return true;
 }
 
+Status Reservations::ExchangePromptPages(ReservationId id) {
+  Reservation& reservation = by_id_.at(id);
+  return reservation.choices[0].Exchange(0, pool_->PagesFor(reservation.demand.prompt_tokens));
+}
+
 Status Reservations::ForkChoices(ReservationId id) {
   const auto it = by_id_.find(id);
   SLUICE_CHECK(it != by_id_.end() && it->second.choices.size() == 1);

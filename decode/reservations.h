@@ -112,6 +112,10 @@ class Reservations {
   // Gives the pages back.
   bool OnFinish(absl::Time now, ReservationId id);
 
+  // Other pages for the prompt, where what a former tenure sent may still be written into these. ResourceExhausted,
+  // with nothing changed, where the pool has too few. REQUIRES: not running yet.
+  Status ExchangePromptPages(ReservationId id);
+
   // Gives choices 1.. page tables of their own out of the spare pages; the first `kv_tokens` tokens are shared, whole
   // pages in place. REQUIRES: running, not forked before, kv_tokens equals the prompt.
   Status ForkChoices(ReservationId id);

@@ -20,9 +20,8 @@ Worker::Worker(WorkerOptions options, const ModelFacts& model, const ClusterKey&
       metrics_(metrics),
       mailbox_(static_cast<size_t>(options_.mailbox_messages_max)),
       receiver_({.hello = MakeHello("decode", Epoch{options_.identity.epoch()}, options_.identity.model_hash(),
-                                    options_.identity.layout(), options_.store, options_.wire),
-                 .layout = options_.layout},
-                staging, metrics,
+                                    options_.identity.layout(), options_.store, options_.wire)},
+                pool, staging, metrics,
                 [this](ReceiverEvent event) {
                   std::visit([this](auto&& message) { mailbox_.Post(std::move(message)); }, std::move(event));
                 }),
@@ -65,7 +64,7 @@ void Worker::Drain(absl::Notification* drained) { mailbox_.Post(DrainOrder{drain
 void Worker::Stop() { mailbox_.Post(StopOrder{}); }
 
 void Worker::Run() {
-  while (!stopping_) Turn(HasWork() ? absl::InfinitePast() : reservations_.NextDeadline());
+  while (!stopping_) Turn(HasWork() ? absl::InfinitePast() : NextDeadline());
 }
 
 void Worker::Turn(absl::Time wait_until) {
@@ -105,6 +104,11 @@ void Worker::ExpireOverdue() {
     spdlog::warn("request {}: {}", requests_.at(expired.id)->id().value, std::string(why.message()));
     Forget(expired.id, why);
   }
+  for (const TransferKey key : quarantine_.TakeOverdue(clock_->Now())) {
+    spdlog::warn("reservation {}: its prefill still writes into pages that are not its own any more",
+                 key.reservation.value);
+    receiver_.Disconnect(key);
+  }
 }
 
 void Worker::Fail(ReservationId id, const Status& why) {
@@ -113,7 +117,7 @@ void Worker::Fail(ReservationId id, const Status& why) {
 }
 
 void Worker::Forget(ReservationId id, const Status& why) {
-  receiver_.Finish(id, why);
+  CloseTransfer(id, why);
   requests_.at(id)->stream()->Close(why);
   requests_.erase(id);
   DropSequences(id);
@@ -130,7 +134,9 @@ void Worker::UpdateGauges() {
   });
   metrics_->kv_pages_total.Set(pool_->pages_total());
   metrics_->kv_pages_free.Set(pool_->pages_free());
-  metrics_->kv_pages_reserved.Set(pool_->pages_total() - pool_->pages_free());
+  metrics_->kv_pages_reserved.Set(pool_->pages_leased());
+  metrics_->kv_pages_cached.Set(pool_->pages_cached());
+  metrics_->kv_pages_quarantined.Set(pool_->pages_quarantined());
   metrics_->reservations.Set(static_cast<double>(reservations_.size()));
   metrics_->requests_active.Set(static_cast<double>(running));
   metrics_->sequences_waiting.Set(static_cast<double>(waiting));

@@ -7,6 +7,7 @@
 // hand under a manual clock.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -24,6 +25,7 @@
 #include "common/status.h"
 #include "decode/kv_receiver.h"
 #include "decode/metrics.h"
+#include "decode/quarantine.h"
 #include "decode/request.h"
 #include "decode/reservations.h"
 #include "decode/scheduler.h"
@@ -44,7 +46,6 @@ struct WorkerOptions {
   int stream_tokens_max = 0;
   // Who we are: role, epoch, model and layout. GetStatus adds what changes.
   proto::WorkerStatus identity;
-  KvLayout layout;
   KvCodec store = KvCodec::kBf16;
   std::vector<KvCodec> wire;  // that it takes
 };
@@ -110,7 +111,7 @@ class Worker {
   };
   struct StopOrder {};
   using Message = std::variant<StatusCall, ReserveCall, RearmCall, ReleaseCall, AttachCall, ReaderLeft, ReaderCaughtUp,
-                               Arrival, TransferLost, DrainOrder, StopOrder>;
+                               TransferProgress, TransferComplete, TransferLost, PagesQuiet, DrainOrder, StopOrder>;
 
   struct Sequence {
     ReservationId reservation;
@@ -129,22 +130,27 @@ class Worker {
   void Handle(AttachCall call);
   void Handle(ReaderLeft message);
   void Handle(ReaderCaughtUp) {}
-  void Handle(Arrival arrival);
+  void Handle(TransferProgress);
+  void Handle(TransferComplete complete);
   void Handle(TransferLost lost);
+  void Handle(PagesQuiet quiet);
   void Handle(DrainOrder order);
   void Handle(StopOrder);
 
   StatusOr<proto::ReserveReply> TryReserve(const proto::ReserveRequest& request);
   proto::ReserveReply Promise(const Reservation& reservation);
   void OpenTransfer(const Reservation& reservation);
+  // Its pages may be given to others, or else (false) are quarantined.
+  bool CloseTransfer(ReservationId id, const Status& why);
 
-  Status Place(const Arrival& arrival, Request& request);
-  void FailTransfer(ReservationId id, Tenure tenure, const Status& why);
+  // False where the transfer has no edge for it: it is over.
+  bool FailTransfer(TransferKey key, const Status& why);
   void StartDecoding(ReservationId id, Request& request);
   void Complete(ReservationId id);
   void FailRequest(ReservationId id, const Status& why);
 
   void ExpireOverdue();
+  absl::Time NextDeadline() const { return std::min(reservations_.NextDeadline(), quarantine_.NextDeadline()); }
   // Ends a request whose pages are back already: its stream, its transfer, its sequences.
   void Forget(ReservationId id, const Status& why);
   void Fail(ReservationId id, const Status& why);
@@ -173,6 +179,13 @@ class Worker {
   KvReceiver receiver_;
   Transport* transport_ = nullptr;
   Reservations reservations_;
+  // The pages that an open transfer writes into, held a second time: so nobody gets them before that is over.
+  struct Incoming {
+    Tenure tenure;
+    PageLease pages;
+  };
+  std::unordered_map<ReservationId, Incoming> incoming_;
+  Quarantine quarantine_;
   std::unordered_map<ReservationId, std::unique_ptr<Request>> requests_;  // one for each reservation
   std::vector<Sequence> sequences_;                                       // in order of commits
   uint64_t turns_taken_ = 0;

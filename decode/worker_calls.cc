@@ -60,12 +60,21 @@ StatusOr<proto::ReserveReply> Worker::TryReserve(const proto::ReserveRequest& re
 }
 
 void Worker::OpenTransfer(const Reservation& reservation) {
-  receiver_.Open({.request = reservation.request,
-                  .reservation = reservation.id,
-                  .tenure = reservation.tenure,
-                  .prompt_tokens = reservation.demand.prompt_tokens,
-                  .record_bytes_max = HandoffRecordBytesMax(static_cast<int>(reservation.demand.prompt_tokens),
-                                                            reservation.demand.choices)});
+  const auto prompt_pages = static_cast<size_t>(pool_->PagesFor(reservation.demand.prompt_tokens));
+  const absl::Span<const PageIndex> pages = reservation.choices[0].pages().subspan(0, prompt_pages);
+  incoming_[reservation.id] = {reservation.tenure, pool_->Share(pages, LeaseFor::kQuiet)};
+  receiver_.Open({.key = {reservation.id, reservation.tenure},
+                  .handoff = requests_.at(reservation.id)->expected(),
+                  .pages = {pages.begin(), pages.end()}});
+}
+
+bool Worker::CloseTransfer(ReservationId id, const Status& why) {
+  const auto incoming = incoming_.extract(id);
+  if (receiver_.Close(id, why)) return true;
+  SLUICE_CHECK(incoming, "pages of a complete transfer are written into");
+  quarantine_.Add({id, incoming.mapped().tenure}, std::move(incoming.mapped().pages),
+                  clock_->Now() + options_.reservations.lease);
+  return false;
 }
 
 proto::ReserveReply Worker::Promise(const Reservation& reservation) {
@@ -95,7 +104,15 @@ void Worker::Handle(RearmCall call) {
   const ReservationId id{call.request.reservation_id()};
   const auto reservation = reservations_.Rearm(clock_->Now(), Epoch{call.request.epoch()}, id);
   if (!reservation.ok()) return call.done(reservation.status());
-  receiver_.Finish(id, absl::AbortedError("the reservation was given to another prefill"));
+  // Where the former prefill's frames may still be written, the new one gets other pages.
+  if (!CloseTransfer(id, absl::AbortedError("the reservation was given to another prefill"))) {
+    if (const Status exchanged = reservations_.ExchangePromptPages(id); !exchanged.ok()) {
+      const Status lost = absl::AbortedError(
+          absl::StrCat("the former prefill may still write into the reservation's pages: ", exchanged.message()));
+      Fail(id, lost);
+      return call.done(lost);
+    }
+  }
   requests_.at(id)->RestartTransfer();
   OpenTransfer(**reservation);
   call.done(Promise(**reservation));

@@ -1,60 +1,51 @@
-// From arriving frames to tokens: placing, starting and stepping, on the engine thread.
+// From the end of a transfer to tokens: starting and stepping, on the engine thread.
 #include <algorithm>
 #include <utility>
 
 #include "decode/worker.h"
-#include "model/kv_body.h"
 #include "spdlog/spdlog.h"
 
 namespace sluice::decode {
 
-void Worker::Handle(Arrival arrival) {
-  const KvFrameHeader& header = arrival.header;
-  const Reservation* reservation = reservations_.Find(header.reservation);
-  // It may have ended or been rearmed while the frame was on its way from the transport's thread.
-  if (reservation == nullptr || reservation->tenure != header.generation) return;
-  Request& request = *requests_.at(header.reservation);
-  if (Status placed = Place(arrival, request); !placed.ok()) {
-    return FailTransfer(header.reservation, header.generation, placed);
+// It may have ended or been rearmed while these were on their way from the transport's thread.
+void Worker::Handle(TransferProgress) {
+  for (const TransferKey key : receiver_.TakeProgress()) {
+    if (!reservations_.OnFrame(clock_->Now(), key.reservation, key.tenure)) continue;
+    requests_.at(key.reservation)->OnProgress(clock_->Now());
   }
-  if (request.TransferComplete()) StartDecoding(header.reservation, request);
 }
 
-Status Worker::Place(const Arrival& arrival, Request& request) {
-  const KvFrameHeader& header = arrival.header;
-  const absl::Time now = clock_->Now();
-  if (header.kind == FrameKind::kCommit) {
-    SLUICE_RETURN_IF_ERROR(request.OnCommit(now, arrival.body.bytes()));
-  } else {
-    for (int layer = header.layer; layer < header.layer + header.layers; ++layer)
-      SLUICE_RETURN_IF_ERROR(request.OnFrame(now, layer, header.first_token, header.tokens));
-    const PageLease& pages = reservations_.Find(header.reservation)->choices[0];
-    SLUICE_RETURN_IF_ERROR(
-        DecodeBody(*pool_, pages.pages(), RangeOf(header), header.codec, arrival.body.bytes()).status());
+void Worker::Handle(TransferComplete complete) {
+  const auto [id, tenure] = complete.key;
+  const Reservation* reservation = reservations_.Find(id);
+  if (reservation == nullptr || reservation->tenure != tenure) return;
+  Request& request = *requests_.at(id);
+  if (const Status begun = request.Begin(clock_->Now(), std::move(complete.record)); begun.ok()) {
+    StartDecoding(id, request);
+  } else if (FailTransfer(complete.key, begun)) {
+    receiver_.Conclude(id, begun);
   }
-  reservations_.OnFrame(now, header.reservation, header.generation);
-  return absl::OkStatus();
 }
 
-void Worker::Handle(TransferLost lost) { FailTransfer(lost.reservation, lost.tenure, lost.why); }
+void Worker::Handle(TransferLost lost) { FailTransfer(lost.key, lost.why); }
+
+void Worker::Handle(PagesQuiet quiet) { quarantine_.Remove(quiet.key); }
 
 // The pages stay: the gateway gives the reservation to another prefill, or releases it.
-void Worker::FailTransfer(ReservationId id, Tenure tenure, const Status& why) {
-  if (!reservations_.OnTransferFailed(clock_->Now(), id, tenure)) return;
-  Request& request = *requests_.at(id);
-  request.FailTransfer();
-  receiver_.Fail(id, why);
+bool Worker::FailTransfer(TransferKey key, const Status& why) {
+  if (!reservations_.OnTransferFailed(clock_->Now(), key.reservation, key.tenure)) return false;
   metrics_->transfers_failed.Increment();
-  spdlog::warn("request {}: transfer failed: {}", request.id().value, why.ToString());
+  spdlog::warn("request {}: transfer failed: {}", requests_.at(key.reservation)->id().value, why.ToString());
+  return true;
 }
 
 void Worker::StartDecoding(ReservationId id, Request& request) {
-  const absl::Time now = clock_->Now();
   const Tenure tenure = reservations_.Find(id)->tenure;
-  if (Status begun = request.Begin(now); !begun.ok()) return FailTransfer(id, tenure, begun);
-  SLUICE_CHECK(reservations_.OnCommit(now, id, tenure), "a complete transfer of a reservation that takes none");
+  SLUICE_CHECK(reservations_.OnCommit(clock_->Now(), id, tenure),
+               "a complete transfer of a reservation that takes none");
   metrics_->commits.Increment();
-  receiver_.Finish(id, absl::OkStatus());
+  receiver_.Conclude(id, absl::OkStatus());
+  incoming_.erase(id);  // all that was on its way has arrived
   if (request.AllFinished()) return Complete(id);
   if (request.choices() > 1) {
     if (Status forked = reservations_.ForkChoices(id); !forked.ok()) return FailRequest(id, forked);

@@ -154,6 +154,8 @@ Status Validate(const proto::HandoffRecord& record, const HandoffExpectation& ex
                                     static_cast<uint64_t>(expected.prompt_tokens)));
   for (const TokenId token : record.prompt_ids())
     SLUICE_RETURN_IF_ERROR(CheckToken("prompt token", token, expected.vocab_size));
+  SLUICE_RETURN_IF_ERROR(
+      CheckEqual("kv_from_token", record.kv_from_token(), static_cast<uint64_t>(expected.kv_from_token)));
   SLUICE_RETURN_IF_ERROR(CheckSampling(record, expected));
   SLUICE_RETURN_IF_ERROR(CheckChoices(record, expected));
   SLUICE_RETURN_IF_ERROR(

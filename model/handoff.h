@@ -33,8 +33,9 @@ std::vector<KvCodec> SharedWireCodecs(const proto::Hello& mine, const proto::Hel
 struct HandoffExpectation {
   RequestId request;
   int prompt_tokens = 0;
-  int n = 1;           // choices that pages were reserved for
-  int max_tokens = 1;  // likewise, of each choice
+  int kv_from_token = 0;  // decode has the KV of the positions before it
+  int n = 1;              // choices that pages were reserved for
+  int max_tokens = 1;     // likewise, of each choice
   int vocab_size = 0;
 };
 

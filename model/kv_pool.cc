@@ -1,5 +1,7 @@
 #include "model/kv_pool.h"
 
+#include <algorithm>
+#include <array>
 #include <cstring>
 #include <utility>
 
@@ -10,30 +12,29 @@ struct KvPool::Impl {
   Buffer memory;
   size_t part_bytes = 0;  // all tensors of one layer of one page
   size_t tensor_bytes = 0;
-  size_t codes_bytes = 0;             // of a tensor
-  std::vector<int32_t> uses;          // per page: how many leases hold it for use
-  std::vector<int32_t> caches;        // likewise, for a cache
+  size_t codes_bytes = 0;                                 // of a tensor
+  std::vector<std::array<int32_t, kLeasePurposes>> held;  // per page: how many leases hold it for what
+  std::array<int, kLeasePurposes> pages_for = {};         // pages by the first purpose that they are held for
   std::vector<PageIndex> free_pages;  // the last one given back goes first: it is the likeliest to be in a cache
-  int leased = 0;                     // pages with uses
-  int cached = 0;                     // pages with none, that caches hold
 
   void Hold(PageIndex page, LeaseFor purpose) { Change(page, purpose, +1); }
   void Drop(PageIndex page, LeaseFor purpose) {
     Change(page, purpose, -1);
-    if (Uses(page) == 0 && Caches(page) == 0) free_pages.push_back(page);
+    if (!IsHeld(page)) free_pages.push_back(page);
   }
+  bool IsHeld(PageIndex page) const { return FirstPurpose(page) < kLeasePurposes; }
 
  private:
-  int32_t& Uses(PageIndex page) { return uses[static_cast<size_t>(page)]; }
-  int32_t& Caches(PageIndex page) { return caches[static_cast<size_t>(page)]; }
-  void Count(PageIndex page, int sign) {
-    leased += Uses(page) > 0 ? sign : 0;
-    cached += Uses(page) == 0 && Caches(page) > 0 ? sign : 0;
+  size_t FirstPurpose(PageIndex page) const {
+    const auto& by_purpose = held[static_cast<size_t>(page)];
+    return static_cast<size_t>(
+        std::find_if(by_purpose.begin(), by_purpose.end(), [](int32_t leases) { return leases > 0; }) -
+        by_purpose.begin());
   }
   void Change(PageIndex page, LeaseFor purpose, int by) {
-    Count(page, -1);
-    (purpose == LeaseFor::kUse ? Uses(page) : Caches(page)) += by;
-    Count(page, +1);
+    if (const size_t before = FirstPurpose(page); before < kLeasePurposes) --pages_for[before];
+    held[static_cast<size_t>(page)][static_cast<size_t>(purpose)] += by;
+    if (const size_t after = FirstPurpose(page); after < kLeasePurposes) ++pages_for[after];
   }
 };
 
@@ -73,6 +74,16 @@ Status PageLease::Extend(int pages) {
   return absl::OkStatus();
 }
 
+Status PageLease::Exchange(int first, int pages) {
+  SLUICE_CHECK(pool_ != nullptr && first >= 0 && pages >= 0 && first + pages <= static_cast<int>(pages_.size()));
+  PageLease given;
+  given.pool_ = pool_;
+  given.purpose_ = purpose_;
+  SLUICE_RETURN_IF_ERROR(given.Extend(pages));
+  std::swap_ranges(given.pages_.begin(), given.pages_.end(), pages_.begin() + first);
+  return absl::OkStatus();
+}
+
 StatusOr<std::unique_ptr<KvPool>> KvPool::Create(const KvPoolOptions& options) {
   const KvLayout& layout = options.layout;
   if (options.pages <= 0 || options.page_tokens <= 0 || layout.layers <= 0 || layout.rows_per_token() <= 0 ||
@@ -89,8 +100,7 @@ StatusOr<std::unique_ptr<KvPool>> KvPool::Create(const KvPoolOptions& options) {
   impl->codes_bytes = tensor.codes;
   const size_t bytes = Bytes(layout, options.codec, int64_t{options.page_tokens} * options.pages);
   SLUICE_ASSIGN_OR_RETURN(impl->memory, Buffer::Create(bytes, /*touch=*/true));
-  impl->uses.assign(static_cast<size_t>(options.pages), 0);
-  impl->caches.assign(static_cast<size_t>(options.pages), 0);
+  impl->held.assign(static_cast<size_t>(options.pages), {});
   impl->free_pages.reserve(static_cast<size_t>(options.pages));
   for (PageIndex page = options.pages - 1; page >= 0; --page) impl->free_pages.push_back(page);
   return std::unique_ptr<KvPool>(new KvPool(std::move(impl)));
@@ -130,8 +140,7 @@ PageLease KvPool::Share(absl::Span<const PageIndex> pages, LeaseFor purpose) {
   lease.pool_ = this;
   lease.purpose_ = purpose;
   for (const PageIndex page : pages) {
-    SLUICE_CHECK(page >= 0 && page < pages_total() &&
-                     impl_->uses[static_cast<size_t>(page)] + impl_->caches[static_cast<size_t>(page)] > 0,
+    SLUICE_CHECK(page >= 0 && page < pages_total() && impl_->IsHeld(page),
                  "a page that nobody holds cannot be shared: ", page);
     impl_->Hold(page, purpose);
     lease.pages_.push_back(page);
@@ -141,8 +150,9 @@ PageLease KvPool::Share(absl::Span<const PageIndex> pages, LeaseFor purpose) {
 
 int KvPool::pages_total() const { return impl_->options.pages; }
 int KvPool::pages_free() const { return static_cast<int>(impl_->free_pages.size()); }
-int KvPool::pages_leased() const { return impl_->leased; }
-int KvPool::pages_cached() const { return impl_->cached; }
+int KvPool::pages_leased() const { return impl_->pages_for[static_cast<size_t>(LeaseFor::kUse)]; }
+int KvPool::pages_quarantined() const { return impl_->pages_for[static_cast<size_t>(LeaseFor::kQuiet)]; }
+int KvPool::pages_cached() const { return impl_->pages_for[static_cast<size_t>(LeaseFor::kCache)]; }
 
 int KvPool::PagesFor(int64_t tokens) const {
   return static_cast<int>((tokens + impl_->options.page_tokens - 1) / impl_->options.page_tokens);

@@ -24,8 +24,10 @@ using PageIndex = int32_t;
 
 class KvPool;
 
-// What a lease is for. A page that is held by caches alone counts as cached: whoever needs room may have them drop it.
-enum class LeaseFor : uint8_t { kUse, kCache };
+// What a lease is for. A page counts for the first of these purposes that it is held for. Held by caches alone, it may
+// be had by whoever needs room; held until it is quiet, by nobody: something remote may still write into it.
+enum class LeaseFor : uint8_t { kUse, kQuiet, kCache };
+inline constexpr size_t kLeasePurposes = 3;
 
 // Move-only handle of pages in sequence order; gives them back in its destructor.
 class PageLease {
@@ -38,6 +40,9 @@ class PageLease {
   absl::Span<const PageIndex> pages() const { return pages_; }
   // Adds `pages` pages at the end. ResourceExhausted, with nothing changed, where the pool has fewer.
   Status Extend(int pages);
+  // Puts free pages in the place of `pages` pages, which begin at page number `first`. ResourceExhausted, with nothing
+  // changed, where the pool has fewer.
+  Status Exchange(int first, int pages);
   void Release();
 
  private:
@@ -70,10 +75,11 @@ class KvPool {
   // Another lease of pages that are held already.
   PageLease Share(absl::Span<const PageIndex> pages, LeaseFor purpose);
 
-  // Total is free + leased + cached, whatever happens.
+  // Total is free + leased + quarantined + cached, whatever happens.
   int pages_total() const;
   int pages_free() const;
   int pages_leased() const;            // held for use
+  int pages_quarantined() const;       // held for nothing but quiet
   int pages_cached() const;            // held by caches alone
   int PagesFor(int64_t tokens) const;  // rounded up
   const KvPoolOptions& options() const;

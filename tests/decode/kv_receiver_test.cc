@@ -9,7 +9,7 @@ namespace {
 using testing::HasSubstr;
 using testing::SizeIs;
 
-class KvReceiverTest : public WorkerFixture {
+class ReceiverFixture : public WorkerFixture {
  protected:
   using WorkerFixture::WorkerFixture;
 
@@ -24,6 +24,20 @@ class KvReceiverTest : public WorkerFixture {
   void AwaitCount(const prometheus::Counter& counter, double value) {
     TurnUntil([&counter, value] { return counter.Value() >= value; });
     EXPECT_EQ(counter.Value(), value);
+  }
+
+  // A frame one of whose bits is flipped on its way.
+  void SendDamaged(Sender& sender, const Held& held, int layer, int first_token, int tokens) {
+    sender.Send(KvHeader(held, layer, first_token, tokens), ToyBody(held.prompt, layer, first_token, tokens, wire_),
+                /*flip_payload_byte=*/7);
+  }
+  // A frame whose last byte does not arrive.
+  void SendCut(Sender& sender, const Held& held, int layer, int first_token, int tokens) {
+    const std::string body = ToyBody(held.prompt, layer, first_token, tokens, wire_);
+    KvFrameHeader header = KvHeader(held, layer, first_token, tokens);
+    header.payload_bytes = body.size();
+    sender.SendRaw(Encode(header, {reinterpret_cast<const std::byte*>(body.data()), body.size()}),
+                   body.substr(0, body.size() - 1));
   }
 
   // Another prefill delivers the same request whole, and its answer is right.
@@ -41,7 +55,15 @@ class KvReceiverTest : public WorkerFixture {
   }
 };
 
-TEST_F(KvReceiverTest, AWholeHandoffIsAcknowledgedAndAnswered) {
+// Frames in the pool's own codec, which land in its pages, and in another, which are recoded into them.
+class KvReceiverTest : public ReceiverFixture, public testing::WithParamInterface<KvCodec> {
+ protected:
+  KvReceiverTest() { wire_ = GetParam(); }
+};
+INSTANTIATE_TEST_SUITE_P(Wire, KvReceiverTest, testing::Values(KvCodec::kBf16, KvCodec::kF32),
+                         [](const auto& info) { return std::string(sluice::Name(info.param)); });
+
+TEST_P(KvReceiverTest, AWholeHandoffIsAcknowledgedAndAnswered) {
   const auto sender = NewSender();
   Held held = Reserve(Prompt(10), Sampling(6));
   SendAllKv(*sender, held);
@@ -53,10 +75,27 @@ TEST_F(KvReceiverTest, AWholeHandoffIsAcknowledgedAndAnswered) {
   EXPECT_EQ(result.generation(), held.ticket.generation());
   ReadToEnd(held);
   ExpectAnswered(held);
+  const auto bytes = static_cast<double>(3 * BodyBytes(kToyLayout, wire_, 1, 10));
+  EXPECT_EQ(metrics_.kv_bytes_received.Value(), bytes);
+  EXPECT_EQ(metrics_.kv_bytes_recoded.Value(), wire_ == KvCodec::kBf16 ? 0 : bytes);
   ExpectNothingHeld();
 }
 
-TEST_F(KvReceiverTest, FramesMayComeInAnyOrderAndInPiecesOfAnySize) {
+TEST_P(KvReceiverTest, AFrameMayHoldSeveralLayers) {
+  const auto sender = NewSender();
+  Held held = Reserve(Prompt(10), Sampling(6));
+  KvFrameHeader header = KvHeader(held, 0, 0, 10);
+  header.layers = 3;
+  std::string body;
+  for (int layer = 0; layer < kToyLayout.layers; ++layer) body += ToyBody(held.prompt, layer, 0, 10, wire_);
+  sender->Send(header, body);
+  SendCommit(*sender, held);
+  ReadToEnd(held);
+  ExpectAnswered(held);
+  ExpectNothingHeld();
+}
+
+TEST_P(KvReceiverTest, FramesMayComeInAnyOrderAndInPiecesOfAnySize) {
   const auto sender = NewSender();
   Held held = Reserve(Prompt(11), Sampling(6));
   for (const int layer : {2, 0, 1}) {
@@ -70,7 +109,7 @@ TEST_F(KvReceiverTest, FramesMayComeInAnyOrderAndInPiecesOfAnySize) {
   ExpectNothingHeld();
 }
 
-TEST_F(KvReceiverTest, ACommitThatOvertakesFramesIsHeldUntilTheLastOne) {
+TEST_P(KvReceiverTest, ACommitThatOvertakesFramesIsHeldUntilTheLastOne) {
   const auto sender = NewSender();
   Held held = Reserve(Prompt(10), Sampling(6));
   SendKv(*sender, held, 0, 0, 10);
@@ -86,7 +125,7 @@ TEST_F(KvReceiverTest, ACommitThatOvertakesFramesIsHeldUntilTheLastOne) {
   ExpectNothingHeld();
 }
 
-TEST_F(KvReceiverTest, AGapEndsWithTheLeaseAndBothSidesAreTold) {
+TEST_P(KvReceiverTest, AGapEndsWithTheLeaseAndBothSidesAreTold) {
   const auto sender = NewSender();
   Held held = Reserve(Prompt(10), Sampling(6));
   SendKv(*sender, held, 0, 0, 10);
@@ -104,7 +143,38 @@ TEST_F(KvReceiverTest, AGapEndsWithTheLeaseAndBothSidesAreTold) {
   ExpectNothingHeld();
 }
 
-TEST_F(KvReceiverTest, ARangeThatComesTwiceFailsTheTransfer) {
+TEST_P(KvReceiverTest, AFrameThatComesTwiceIsDroppedAndCounted) {
+  const auto sender = NewSender();
+  Held held = Reserve(Prompt(10), Sampling(6));
+  SendKv(*sender, held, 0, 0, 10);
+  SendKv(*sender, held, 0, 0, 10);
+  SendKv(*sender, held, 0, 3, 4);
+  AwaitCount(metrics_.dropped_duplicate, 2);
+  SendKv(*sender, held, 1, 0, 10);
+  SendKv(*sender, held, 2, 0, 10);
+  SendCommit(*sender, held);
+  ReadToEnd(held);
+  ExpectAnswered(held);
+  ExpectNothingHeld();
+}
+
+TEST_P(KvReceiverTest, ACommitThatComesTwiceIsDroppedAndCounted) {
+  const auto sender = NewSender();
+  Held held = Reserve(Prompt(10), Sampling(150));
+  SendCommit(*sender, held);
+  SendCommit(*sender, held);
+  AwaitCount(metrics_.dropped_duplicate, 1);
+  SendAllKv(*sender, held);
+  TurnUntil([this] { return metrics_.commits.Value() == 1; });
+  SendCommit(*sender, held);  // decode has begun with it
+  AwaitCount(metrics_.dropped_duplicate, 2);
+  ReadToEnd(held);
+  ExpectAnswered(held);
+  EXPECT_THAT(sender->results(), SizeIs(1));
+  ExpectNothingHeld();
+}
+
+TEST_P(KvReceiverTest, ARangeOfWhichSomeCameFailsTheTransfer) {
   const auto sender = NewSender();
   Held held = Reserve(Prompt(10), Sampling(6));
   SendKv(*sender, held, 0, 0, 6);
@@ -116,7 +186,7 @@ TEST_F(KvReceiverTest, ARangeThatComesTwiceFailsTheTransfer) {
   ExpectAnotherPrefillSucceeds(held);
 }
 
-TEST_F(KvReceiverTest, FramesBeyondTheCommitFailTheTransfer) {
+TEST_P(KvReceiverTest, FramesBeyondTheCommitFailTheTransfer) {
   const auto sender = NewSender();
   Held held = Reserve(Prompt(10), Sampling(1));  // ends with its first token: the commit names no KV
   SendKv(*sender, held, 0, 0, 10);
@@ -126,7 +196,7 @@ TEST_F(KvReceiverTest, FramesBeyondTheCommitFailTheTransfer) {
   ExpectNothingHeld();
 }
 
-TEST_F(KvReceiverTest, FramesOfAFormerHolderAreDroppedCountedAndAnswered) {
+TEST_P(KvReceiverTest, FramesOfAFormerHolderAreDroppedCountedAndAnswered) {
   const auto former = NewSender();
   Held held = Reserve(Prompt(10), Sampling(6));
   SendKv(*former, held, 0, 0, 10);
@@ -151,7 +221,7 @@ TEST_F(KvReceiverTest, FramesOfAFormerHolderAreDroppedCountedAndAnswered) {
   ExpectNothingHeld();
 }
 
-TEST_F(KvReceiverTest, AnotherConnectionCannotWriteIntoATransfer) {
+TEST_P(KvReceiverTest, AnotherConnectionCannotWriteIntoATransfer) {
   const auto sender = NewSender();
   const auto stranger = NewSender();
   Held held = Reserve(Prompt(10), Sampling(6));
@@ -169,7 +239,7 @@ TEST_F(KvReceiverTest, AnotherConnectionCannotWriteIntoATransfer) {
   ExpectNothingHeld();
 }
 
-TEST_F(KvReceiverTest, AFrameForNobodyIsDroppedAndItsSenderIsTold) {
+TEST_P(KvReceiverTest, AFrameForNobodyIsDroppedAndItsSenderIsTold) {
   const auto sender = NewSender();
   Held held = Reserve(Prompt(10), Sampling(6));
   Release(held);
@@ -180,26 +250,24 @@ TEST_F(KvReceiverTest, AFrameForNobodyIsDroppedAndItsSenderIsTold) {
   ExpectNothingHeld();
 }
 
-TEST_F(KvReceiverTest, AFrameForAnotherStartOfTheProcessIsDropped) {
+TEST_P(KvReceiverTest, AFrameForAnotherStartOfTheProcessIsDropped) {
   const auto sender = NewSender();
   Held held = Reserve(Prompt(10), Sampling(6));
-  KvFrameHeader header = Header(held, FrameKind::kKv);
+  KvFrameHeader header = KvHeader(held, 0, 0, 10);
   header.epoch = Epoch{1};
-  header.tokens = 10;
-  sender->Send(header, ToyBody(held.prompt, 0, 0, 10));
+  sender->Send(header, ToyBody(held.prompt, 0, 0, 10, wire_));
   EXPECT_EQ(AwaitCode(*sender), absl::StatusCode::kAborted);
   EXPECT_EQ(metrics_.dropped_other_epoch.Value(), 1);
   Release(held);
   ExpectNothingHeld();
 }
 
-TEST_F(KvReceiverTest, AnotherLayoutFailsTheTransferWithBothHashes) {
+TEST_P(KvReceiverTest, AnotherLayoutFailsTheTransferWithBothHashes) {
   const auto sender = NewSender();
   Held held = Reserve(Prompt(10), Sampling(6));
-  KvFrameHeader header = Header(held, FrameKind::kKv);
-  header.tokens = 10;
+  KvFrameHeader header = KvHeader(held, 0, 0, 10);
   header.layout_hash = 0xabc;
-  sender->Send(header, ToyBody(held.prompt, 0, 0, 10));
+  sender->Send(header, ToyBody(held.prompt, 0, 0, 10, wire_));
   const auto result = AwaitResult(*sender);
   EXPECT_EQ(ToStatus(result).code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(result.message(), HasSubstr("abc"));
@@ -207,13 +275,12 @@ TEST_F(KvReceiverTest, AnotherLayoutFailsTheTransferWithBothHashes) {
   ExpectAnotherPrefillSucceeds(held);
 }
 
-TEST_F(KvReceiverTest, WhatWasNotReservedFailsTheTransfer) {
+TEST_P(KvReceiverTest, WhatWasNotReservedFailsTheTransfer) {
   const auto send_wrong = [this](Held& held, const std::function<void(KvFrameHeader&)>& change) {
     const auto sender = NewSender();
-    KvFrameHeader header = Header(held, FrameKind::kKv);
-    header.tokens = 10;
+    KvFrameHeader header = KvHeader(held, 0, 0, 10);
     change(header);
-    sender->Send(header, ToyBody(held.prompt, 0, 0, 10));
+    sender->Send(header, ToyBody(held.prompt, 0, 0, 10, wire_));
     EXPECT_EQ(AwaitCode(*sender), absl::StatusCode::kInvalidArgument);
     held.ticket = *Rearm(held);
   };
@@ -221,23 +288,76 @@ TEST_F(KvReceiverTest, WhatWasNotReservedFailsTheTransfer) {
   send_wrong(held, [](KvFrameHeader& header) { header.layer = 3; });
   send_wrong(held, [](KvFrameHeader& header) { header.first_token = 1; });
   send_wrong(held, [](KvFrameHeader& header) { header.tokens = 9; });
-  EXPECT_EQ(metrics_.dropped_wrong.Value(), 3);
+  send_wrong(held, [](KvFrameHeader& header) { header.layers = 4; });
+  send_wrong(held, [](KvFrameHeader& header) { header.codec = KvCodec::kF16; });  // which the hello did not name
+  EXPECT_EQ(metrics_.dropped_wrong.Value(), 5);
   ExpectAnotherPrefillSucceeds(held);
 }
 
-TEST_F(KvReceiverTest, AFlippedBitIsDataLossAndNothingOfItIsPlaced) {
+TEST_P(KvReceiverTest, AFrameWithAFlippedBitIsAskedForAgain) {
   const auto sender = NewSender();
   Held held = Reserve(Prompt(10), Sampling(6));
-  KvFrameHeader header = Header(held, FrameKind::kKv);
-  header.tokens = 10;
-  sender->Send(header, ToyBody(held.prompt, 0, 0, 10), /*flip_payload_byte=*/77);
-  EXPECT_EQ(AwaitCode(*sender), absl::StatusCode::kDataLoss);
+  SendCommit(*sender, held);
+  SendDamaged(*sender, held, 0, 2, 5);
+  SendKv(*sender, held, 0, 0, 2);
+  SendKv(*sender, held, 0, 7, 3);
+  SendKv(*sender, held, 1, 0, 10);
+  SendKv(*sender, held, 2, 0, 10);
+  TurnUntil([&sender] { return sender->resends().size() == 1; });
+  const KvFrameHeader asked = sender->resends()[0];
+  EXPECT_EQ(asked.reservation.value, held.ticket.reservation_id());
+  EXPECT_EQ(asked.generation.value, held.ticket.generation());
+  EXPECT_EQ(asked.codec, wire_);
+  EXPECT_EQ(asked.layer, 0);
+  EXPECT_EQ(asked.layers, 1);
+  EXPECT_EQ(asked.first_token, 2u);
+  EXPECT_EQ(asked.tokens, 5u);
+  Turns(3);
+  EXPECT_FALSE(Read(held));
+  SendKv(*sender, held, 0, 2, 5);
+  ReadToEnd(held);
+  ExpectAnswered(held);
   EXPECT_EQ(metrics_.crc_failures.Value(), 1);
+  EXPECT_EQ(metrics_.resends_asked.Value(), 1);
+  ExpectNothingHeld();
+}
+
+TEST_P(KvReceiverTest, AFrameThatComesDamagedTwiceIsDataLoss) {
+  const auto sender = NewSender();
+  Held held = Reserve(Prompt(10), Sampling(6));
+  SendDamaged(*sender, held, 0, 0, 10);
+  SendDamaged(*sender, held, 0, 0, 10);
+  EXPECT_EQ(AwaitCode(*sender), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(metrics_.crc_failures.Value(), 2);
   EXPECT_EQ(metrics_.frames_received.Value(), 0);
+  EXPECT_THAT(sender->resends(), SizeIs(1));
   ExpectAnotherPrefillSucceeds(held);
 }
 
-TEST_F(KvReceiverTest, AFlippedBitInTheRecordIsDataLoss) {
+TEST_P(KvReceiverTest, TooManyDamagedFramesAreDataLoss) {
+  const auto sender = NewSender();
+  Held held = Reserve(Prompt(10), Sampling(6));
+  for (int i = 0; i < 20; ++i) SendDamaged(*sender, held, i / 10, i % 10, 1);
+  EXPECT_EQ(AwaitCode(*sender), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(sender->resends(), SizeIs(16));
+  ExpectAnotherPrefillSucceeds(held);
+}
+
+TEST_P(KvReceiverTest, AFrameThatIsCutShortIsAskedForAgain) {
+  const auto sender = NewSender();
+  Held held = Reserve(Prompt(10), Sampling(6));
+  SendCut(*sender, held, 0, 0, 10);
+  TurnUntil([&sender] { return sender->resends().size() == 1; });
+  SendAllKv(*sender, held);
+  SendCommit(*sender, held);
+  SendCut(*sender, held, 0, 0, 10);  // nobody misses it
+  ReadToEnd(held);
+  ExpectAnswered(held);
+  EXPECT_EQ(metrics_.dropped_damaged.Value(), 1);
+  ExpectNothingHeld();
+}
+
+TEST_P(KvReceiverTest, AFlippedBitInTheRecordIsDataLoss) {
   const auto sender = NewSender();
   Held held = Reserve(Prompt(10), Sampling(6));
   SendAllKv(*sender, held);
@@ -246,7 +366,7 @@ TEST_F(KvReceiverTest, AFlippedBitInTheRecordIsDataLoss) {
   ExpectAnotherPrefillSucceeds(held);
 }
 
-TEST_F(KvReceiverTest, ARecordThatContradictsItsReservationIsRefused) {
+TEST_P(KvReceiverTest, ARecordThatContradictsItsReservationIsRefused) {
   const auto sender = NewSender();
   Held held = Reserve(Prompt(10), Sampling(6));
   SendAllKv(*sender, held);
@@ -257,7 +377,7 @@ TEST_F(KvReceiverTest, ARecordThatContradictsItsReservationIsRefused) {
   ExpectAnotherPrefillSucceeds(held);
 }
 
-TEST_F(KvReceiverTest, APrefillThatGivesUpFailsItsTransferAtOnce) {
+TEST_P(KvReceiverTest, APrefillThatGivesUpFailsItsTransferAtOnce) {
   const auto sender = NewSender();
   Held held = Reserve(Prompt(10), Sampling(6));
   SendKv(*sender, held, 0, 0, 10);
@@ -271,7 +391,7 @@ TEST_F(KvReceiverTest, APrefillThatGivesUpFailsItsTransferAtOnce) {
   ExpectAnotherPrefillSucceeds(held);
 }
 
-TEST_F(KvReceiverTest, APrefillThatVanishesFailsAllItsTransfersAtOnce) {
+TEST_P(KvReceiverTest, APrefillThatVanishesFailsAllItsTransfersAtOnce) {
   auto sender = NewSender();
   Held first = Reserve(Prompt(10), Sampling(6));
   Held second = Reserve(Prompt(7, 2), Sampling(3));
@@ -289,7 +409,7 @@ TEST_F(KvReceiverTest, APrefillThatVanishesFailsAllItsTransfersAtOnce) {
   ExpectAnotherPrefillSucceeds(first);
 }
 
-TEST_F(KvReceiverTest, APrefillThatVanishesAfterItsCommitChangesNothing) {
+TEST_P(KvReceiverTest, APrefillThatVanishesAfterItsCommitChangesNothing) {
   auto sender = NewSender();
   Held held = Reserve(Prompt(10), Sampling(6));
   SendAllKv(*sender, held);
@@ -301,7 +421,7 @@ TEST_F(KvReceiverTest, APrefillThatVanishesAfterItsCommitChangesNothing) {
   ExpectNothingHeld();
 }
 
-TEST_F(KvReceiverTest, AClientThatLeavesDuringTheTransferStopsThePrefill) {
+TEST_P(KvReceiverTest, AClientThatLeavesDuringTheTransferStopsThePrefill) {
   const auto sender = NewSender();
   Held held = Reserve(Prompt(10), Sampling(6));
   SendKv(*sender, held, 0, 0, 10);
@@ -311,7 +431,7 @@ TEST_F(KvReceiverTest, AClientThatLeavesDuringTheTransferStopsThePrefill) {
   ExpectNothingHeld();
 }
 
-TEST_F(KvReceiverTest, AHeaderOfGarbageClosesTheConnection) {
+TEST_P(KvReceiverTest, AHeaderOfGarbageClosesTheConnection) {
   const auto sender = NewSender();
   Held held = Reserve(Prompt(10), Sampling(6));
   sender->SendRaw(std::string(kKvFrameHeaderBytes, 'x'), "payload");
@@ -319,7 +439,7 @@ TEST_F(KvReceiverTest, AHeaderOfGarbageClosesTheConnection) {
   ExpectAnotherPrefillSucceeds(held);
 }
 
-TEST_F(KvReceiverTest, AHelloThatDoesNotFitIsRefusedWithBothValues) {
+TEST_F(ReceiverFixture, AHelloThatDoesNotFitIsRefusedWithBothValues) {
   const auto refused = [this](const proto::Hello& hello) {
     Sender sender;
     return std::string(sender.Connect(transport_->address(), hello).status().message());
@@ -330,19 +450,23 @@ TEST_F(KvReceiverTest, AHelloThatDoesNotFitIsRefusedWithBothValues) {
               testing::AllOf(HasSubstr("head_dim"), HasSubstr("32")));
   EXPECT_THAT(refused(MakeHello("prefill", Epoch{5}, "other", layout_proto_, KvCodec::kBf16, {KvCodec::kBf16})),
               testing::AllOf(HasSubstr("toy"), HasSubstr("other")));
-  EXPECT_THAT(refused(MakeHello("prefill", Epoch{5}, "toy", layout_proto_, KvCodec::kF32, {KvCodec::kF32})),
-              testing::AllOf(HasSubstr("bf16"), HasSubstr("f32")));
-  EXPECT_EQ(metrics_.hellos_refused.Value(), 3);
+  EXPECT_THAT(refused(MakeHello("prefill", Epoch{5}, "toy", layout_proto_, KvCodec::kF32, {KvCodec::kF16})),
+              testing::AllOf(HasSubstr("bf16|f32"), HasSubstr("f16")));
+  layout = layout_proto_;
+  layout.set_tensor_parallel(2);
+  EXPECT_THAT(refused(MakeHello("prefill", Epoch{5}, "toy", layout, KvCodec::kBf16, {KvCodec::kBf16})),
+              HasSubstr("tensor_parallel is 1 here and 2 there"));
+  EXPECT_EQ(metrics_.hellos_refused.Value(), 4);
 }
 
-class SmallStagingTest : public KvReceiverTest {
+class SmallStagingTest : public ReceiverFixture {
  protected:
-  SmallStagingTest() : KvReceiverTest(/*staging_bytes=*/4096) {}
+  SmallStagingTest() : ReceiverFixture(/*staging_bytes=*/8192) { wire_ = KvCodec::kF32; }
 };
 
 TEST_F(SmallStagingTest, WithoutMemoryToLandInATransferFailsAndOthersGoOn) {
   const auto sender = NewSender();
-  Held large = Reserve(Prompt(100), Sampling(2));  // a frame has 12,800 bytes
+  Held large = Reserve(Prompt(100), Sampling(2));  // a frame has 25,600 bytes
   Held small = Reserve(Prompt(5), Sampling(6));
   SendAllKv(*sender, large);
   EXPECT_EQ(AwaitCode(*sender), absl::StatusCode::kResourceExhausted);

@@ -65,7 +65,16 @@ std::vector<std::vector<TokenId>> ToyAnswers(const std::vector<TokenId>& prompt,
   return answers;
 }
 
-std::string ToyBody(absl::Span<const TokenId> prompt, int layer, int first_token, int tokens) {
+namespace {
+// bf16 is the upper half of f32.
+std::string Widened(const std::string& bf16) {
+  std::string f32;
+  for (size_t i = 0; i < bf16.size(); i += 2) f32.append(2, '\0').append(bf16, i, 2);
+  return f32;
+}
+}  // namespace
+
+std::string ToyBody(absl::Span<const TokenId> prompt, int layer, int first_token, int tokens, KvCodec wire) {
   std::string body(BodyBytes(kToyLayout, KvCodec::kBf16, 1, tokens), '\0');
   const size_t half = body.size() / 2;
   for (int value = 0; value < 2; ++value) {
@@ -77,7 +86,7 @@ std::string ToyBody(absl::Span<const TokenId> prompt, int layer, int first_token
       }
     }
   }
-  return body;
+  return wire == KvCodec::kF32 ? Widened(body) : body;
 }
 
 // --- Sender ---
@@ -117,6 +126,11 @@ std::vector<proto::TransferResult> Sender::results() const {
   return results_;
 }
 
+std::vector<KvFrameHeader> Sender::resends() const {
+  absl::MutexLock lock(&mutex_);
+  return resends_;
+}
+
 bool Sender::closed() const {
   absl::MutexLock lock(&mutex_);
   return closed_;
@@ -125,8 +139,14 @@ bool Sender::closed() const {
 StatusOr<std::string> Sender::OnHello(ConnectionId, std::string_view) { return absl::InternalError("not a listener"); }
 
 StatusOr<Landing> Sender::OnMessage(ConnectionId, std::string_view header, size_t payload_bytes) {
-  EXPECT_EQ(DecodeKvFrameHeader(header)->kind, FrameKind::kResult);
+  const KvFrameHeader decoded = *DecodeKvFrameHeader(header);
   absl::MutexLock lock(&mutex_);
+  if (decoded.kind == FrameKind::kResend) {
+    EXPECT_EQ(payload_bytes, 0u);
+    resends_.push_back(decoded);
+    return Landing{.drop = true};
+  }
+  EXPECT_EQ(decoded.kind, FrameKind::kResult);
   const uint64_t token = landings_.size() + 1;
   std::string& memory = landings_.emplace(token, std::string(payload_bytes, '\0')).first->second;
   return Landing{.memory = {absl::MakeSpan(reinterpret_cast<std::byte*>(memory.data()), memory.size())},
@@ -155,15 +175,13 @@ WorkerFixture::WorkerFixture(size_t staging_bytes) {
                                          .id_key = 3},
                         .mailbox_messages_max = 32,
                         .stream_tokens_max = 8,
-                        .layout = kToyLayout,
                         .store = KvCodec::kBf16,
-                        .wire = {KvCodec::kBf16}};
+                        .wire = {KvCodec::kBf16, KvCodec::kF32}};
   options.identity.set_role("decode");
   options.identity.set_epoch(kEpoch.value);
   options.identity.set_model_hash(kModelHash);
   *options.identity.mutable_layout() = layout_proto_;
-  const ModelFacts model{
-      .eos_ids = {0}, .vocab_size = kToyVocab, .context_tokens_max = kToyContext, .layers = kToyLayout.layers};
+  const ModelFacts model{.eos_ids = {0}, .vocab_size = kToyVocab, .context_tokens_max = kToyContext};
   worker_ = std::make_unique<Worker>(
       options, model, key_, [this](const Batch& batch, KvPool& pool) { return Forward(batch, pool); }, pool_.get(),
       staging_.get(), &clock_, &metrics_);
@@ -171,11 +189,7 @@ WorkerFixture::WorkerFixture(size_t staging_bytes) {
   worker_->Start(transport_.get());
 }
 
-WorkerFixture::~WorkerFixture() {
-  worker_->Stop();
-  worker_->Turn(absl::InfinitePast());
-  transport_.reset();
-}
+WorkerFixture::~WorkerFixture() = default;
 
 StatusOr<absl::Span<const float>> WorkerFixture::Forward(const Batch& batch, KvPool& pool) {
   logits_.clear();
@@ -320,7 +334,6 @@ void WorkerFixture::ReadToEnd(Held& held) {
 KvFrameHeader WorkerFixture::Header(const Held& held, FrameKind kind) const {
   KvFrameHeader header;
   header.kind = kind;
-  header.layers = kind == FrameKind::kKv ? 1 : 0;
   header.request = RequestId{held.ticket.request_id()};
   header.reservation = ReservationId{held.ticket.reservation_id()};
   header.epoch = Epoch{held.ticket.decode_epoch()};
@@ -329,12 +342,18 @@ KvFrameHeader WorkerFixture::Header(const Held& held, FrameKind kind) const {
   return header;
 }
 
-void WorkerFixture::SendKv(Sender& sender, const Held& held, int layer, int first_token, int tokens) {
+KvFrameHeader WorkerFixture::KvHeader(const Held& held, int layer, int first_token, int tokens) const {
   KvFrameHeader header = Header(held, FrameKind::kKv);
+  header.codec = wire_;
   header.layer = static_cast<uint16_t>(layer);
+  header.layers = 1;
   header.first_token = static_cast<uint32_t>(first_token);
   header.tokens = static_cast<uint32_t>(tokens);
-  sender.Send(header, ToyBody(held.prompt, layer, first_token, tokens));
+  return header;
+}
+
+void WorkerFixture::SendKv(Sender& sender, const Held& held, int layer, int first_token, int tokens) {
+  sender.Send(KvHeader(held, layer, first_token, tokens), ToyBody(held.prompt, layer, first_token, tokens, wire_));
 }
 
 void WorkerFixture::SendAllKv(Sender& sender, const Held& held) {
@@ -371,9 +390,19 @@ void WorkerFixture::SendCommit(Sender& sender, const Held& held) {
 std::unique_ptr<Sender> WorkerFixture::NewSender() {
   auto sender = std::make_unique<Sender>();
   const auto reply = sender->Connect(transport_->address(), MakeHello("prefill", Epoch{5}, kModelHash, layout_proto_,
-                                                                      KvCodec::kBf16, {KvCodec::kBf16}));
+                                                                      KvCodec::kBf16, {KvCodec::kBf16, KvCodec::kF32}));
   EXPECT_TRUE(reply.ok()) << reply.status();
   return sender;
+}
+
+void WorkerFixture::TearDown() {
+  EXPECT_EQ(pool_->pages_free() + pool_->pages_leased() + pool_->pages_quarantined() + pool_->pages_cached(), kPages);
+  worker_->Stop();
+  worker_->Turn(absl::InfinitePast());
+  transport_.reset();
+  worker_.reset();
+  EXPECT_EQ(pool_->pages_free(), kPages);
+  EXPECT_EQ(staging_->bytes_free(), staging_->bytes_total());
 }
 
 void WorkerFixture::ExpectAnswered(const Held& held) {
@@ -391,6 +420,7 @@ void WorkerFixture::ExpectAnswered(const Held& held) {
 void WorkerFixture::ExpectNothingHeld() {
   Turns(1);
   EXPECT_EQ(pool_->pages_free(), pool_->pages_total());
+  EXPECT_EQ(pool_->pages_quarantined(), 0);
   EXPECT_EQ(staging_->bytes_free(), staging_->bytes_total());
   EXPECT_EQ(metrics_.reservations.Value(), 0);
 }

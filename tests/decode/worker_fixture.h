@@ -30,8 +30,9 @@ inline constexpr int kToyPageTokens = 4;
 std::vector<float> ToyLogits(absl::Span<const TokenId> tokens);
 // What the model generates after `prompt`, choice by choice: what every served answer must equal.
 std::vector<std::vector<TokenId>> ToyAnswers(const std::vector<TokenId>& prompt, const SamplingParams& sampling);
-// Body of a KV frame of the toy's tokens.
-std::string ToyBody(absl::Span<const TokenId> prompt, int layer, int first_token, int tokens);
+// Body of a KV frame of the toy's tokens; bf16, which is the pool's own, or f32.
+std::string ToyBody(absl::Span<const TokenId> prompt, int layer, int first_token, int tokens,
+                    KvCodec wire = KvCodec::kBf16);
 
 // --- the prefill side ---
 
@@ -44,6 +45,7 @@ class Sender final : public Receiver {
   void Send(KvFrameHeader header, std::string payload, int flip_payload_byte = -1);
   void SendRaw(std::string header, std::string payload);
   std::vector<proto::TransferResult> results() const;
+  std::vector<KvFrameHeader> resends() const;  // that were asked for
   bool closed() const;
   // The process dies.
   void Vanish() { transport_.reset(); }
@@ -59,6 +61,7 @@ class Sender final : public Receiver {
   mutable absl::Mutex mutex_;
   std::map<uint64_t, std::string> landings_ ABSL_GUARDED_BY(mutex_);
   std::vector<proto::TransferResult> results_ ABSL_GUARDED_BY(mutex_);
+  std::vector<KvFrameHeader> resends_ ABSL_GUARDED_BY(mutex_);
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   std::unique_ptr<Transport> transport_;
 };
@@ -104,16 +107,21 @@ class WorkerFixture : public testing::Test {
 
   // What a prefill would send for the request.
   KvFrameHeader Header(const Held& held, FrameKind kind) const;
+  KvFrameHeader KvHeader(const Held& held, int layer, int first_token, int tokens) const;  // one layer, in wire_
   void SendKv(Sender& sender, const Held& held, int layer, int first_token, int tokens);
   void SendAllKv(Sender& sender, const Held& held);
   std::string Record(const Held& held) const;
   void SendCommit(Sender& sender, const Held& held);
   std::unique_ptr<Sender> NewSender();
 
+  // After every test, whatever it left behind: each page is in exactly one state, and the end of the worker and its
+  // transport brings all of them back.
+  void TearDown() override;
   void ExpectAnswered(const Held& held);
   void ExpectNothingHeld();
   int Free() const { return pool_->pages_free(); }
 
+  KvCodec wire_ = KvCodec::kBf16;  // of what SendKv sends
   proto::KvLayout layout_proto_ = ToProto(kToyLayout);
   ManualClock clock_;
   DecodeMetrics metrics_;

@@ -8,6 +8,7 @@
 #include "decode/kv_receiver.h"
 #include "model/handoff.h"
 #include "model/kv_body.h"
+#include "model/kv_pool.h"
 #include "spdlog/spdlog.h"
 
 using namespace sluice;
@@ -32,13 +33,27 @@ class NoTransport final : public Transport {
   TransportCounters counters() const override { return {}; }
 };
 
-void CheckArrival(const Arrival& arrival) {
-  const KvFrameHeader& header = arrival.header;
-  if (header.reservation != ReservationId{1} || header.generation != Tenure{1}) std::abort();
-  if (header.kind == FrameKind::kKv && header.first_token + header.tokens > kPromptTokens) std::abort();
-  if (header.kind == FrameKind::kKv &&
-      arrival.body.bytes().size() != BodyBytes(kLayout, header.codec, header.layers, header.tokens))
-    std::abort();
+// Two pages of the transfer between two that are somebody else's.
+constexpr int kPageTokens = 4;
+constexpr int kPages = 4;
+constexpr std::byte kOthers{0x5c};
+
+absl::Span<std::byte> Part(KvPool& pool, PageIndex page, int layer) {
+  return {pool.Plane(page, layer, 0).codes, LayerBytes(kLayout, pool.options().codec, kPageTokens)};
+}
+
+void FillOthers(KvPool& pool) {
+  for (const PageIndex page : {0, 3}) {
+    for (int layer = 0; layer < kLayout.layers; ++layer) std::ranges::fill(Part(pool, page, layer), kOthers);
+  }
+}
+
+void CheckOthers(KvPool& pool) {
+  for (const PageIndex page : {0, 3}) {
+    for (int layer = 0; layer < kLayout.layers; ++layer) {
+      if (!std::ranges::all_of(Part(pool, page, layer), [](std::byte byte) { return byte == kOthers; })) std::abort();
+    }
+  }
 }
 
 void SendFrame(KvReceiver& receiver, std::string header, absl::Span<const std::byte> payload) {
@@ -55,15 +70,19 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   spdlog::set_level(spdlog::level::off);
   static const auto staging = *Staging::Create(4096);
+  static const auto pool =
+      *KvPool::Create({.layout = kLayout, .codec = KvCodec::kBf16, .page_tokens = kPageTokens, .pages = kPages});
   static DecodeMetrics metrics;
+  FillOthers(*pool);
   NoTransport transport;
-  const proto::Hello hello = MakeHello("decode", Epoch{1}, "model", ToProto(kLayout), KvCodec::kBf16, {KvCodec::kBf16});
+  const proto::Hello hello =
+      MakeHello("decode", Epoch{1}, "model", ToProto(kLayout), KvCodec::kBf16, WireCodecs(kLayout));
   {
-    KvReceiver receiver({.hello = hello, .layout = kLayout}, staging.get(), &metrics, [](ReceiverEvent event) {
-      if (const auto* arrival = std::get_if<Arrival>(&event)) CheckArrival(*arrival);
-    });
+    KvReceiver receiver({.hello = hello}, pool.get(), staging.get(), &metrics, [](const ReceiverEvent&) {});
     receiver.Start(&transport);
-    receiver.Open({RequestId{1}, ReservationId{1}, Tenure{1}, kPromptTokens, 512});
+    receiver.Open({.key = {ReservationId{1}, Tenure{1}},
+                   .handoff = {.request = RequestId{1}, .prompt_tokens = kPromptTokens, .vocab_size = 100},
+                   .pages = {1, 2}});
     const std::string_view rest(reinterpret_cast<const char*>(data) + 1, size - 1);
     if ((data[0] & 1) != 0) {
       (void)receiver.OnHello({1}, rest);
@@ -78,8 +97,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     }
     SendFrame(receiver, header, bytes);
     SendFrame(receiver, header, bytes);
+    (void)receiver.TakeProgress();
     receiver.OnClosed({1}, absl::UnavailableError("the end"));
+    if (!receiver.Close(ReservationId{1}, absl::CancelledError("the end"))) std::abort();
   }
+  CheckOthers(*pool);
   if (staging->bytes_free() != staging->bytes_total()) std::abort();
   return 0;
 }

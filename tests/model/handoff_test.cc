@@ -51,6 +51,7 @@ TEST(HandoffRecord, AGoodOneParsesToItself) {
 TEST(HandoffRecord, ContradictingTheReservationIsRefusedWithBothValues) {
   EXPECT_THAT(ErrorOf([](auto& r) { r.set_request_id(78); }), HasSubstr("request id is 78, expected 77"));
   EXPECT_THAT(ErrorOf([](auto& r) { r.add_prompt_ids(1); }), HasSubstr("prompt tokens is 4, expected 3"));
+  EXPECT_THAT(ErrorOf([](auto& r) { r.set_kv_from_token(1); }), HasSubstr("kv_from_token is 1, expected 0"));
   EXPECT_THAT(ErrorOf([](auto& r) { r.mutable_sampling()->set_n(3); }), HasSubstr("n is 3, expected 2"));
   EXPECT_THAT(ErrorOf([](auto& r) { r.mutable_sampling()->set_max_tokens(17); }),
               HasSubstr("max_tokens is 17, expected 16"));

@@ -129,19 +129,53 @@ TEST(KvPool, PagesThatOnlyACacheHoldsAreCached) {
   EXPECT_EQ(pool->pages_free(), 6);
 }
 
+TEST(KvPool, ExchangedPagesAreOthersAndTheRestStays) {
+  auto pool = MakePool(6);
+  PageLease lease = *pool->Lease(4);
+  const std::vector<PageIndex> before(lease.pages().begin(), lease.pages().end());
+  const PageLease until_quiet = pool->Share(lease.pages().subspan(1, 2), LeaseFor::kQuiet);
+  ASSERT_TRUE(lease.Exchange(1, 2).ok());
+  EXPECT_EQ(lease.pages()[0], before[0]);
+  EXPECT_EQ(lease.pages()[3], before[3]);
+  for (const PageIndex page : lease.pages().subspan(1, 2)) EXPECT_THAT(before, testing::Not(testing::Contains(page)));
+  EXPECT_EQ(pool->pages_free(), 0);
+  EXPECT_EQ(pool->pages_quarantined(), 2);
+  const std::vector<PageIndex> after(lease.pages().begin(), lease.pages().end());
+  EXPECT_EQ(lease.Exchange(0, 1).code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(lease.pages(), testing::ElementsAreArray(after));
+}
+
+TEST(KvPool, APageThatIsHeldUntilQuietIsQuarantinedOnceNobodyUsesIt) {
+  auto pool = MakePool(4);
+  PageLease lease = *pool->Lease(3);
+  PageLease until_quiet = pool->Share(lease.pages().subspan(0, 2), LeaseFor::kQuiet);
+  const PageLease cached = pool->Share(lease.pages().subspan(1, 2), LeaseFor::kCache);
+  EXPECT_EQ(pool->pages_leased(), 3);
+  EXPECT_EQ(pool->pages_quarantined(), 0);
+  lease.Release();
+  EXPECT_EQ(pool->pages_quarantined(), 2);  // also the one that is cached too: dropping that makes no room
+  EXPECT_EQ(pool->pages_cached(), 1);
+  until_quiet.Release();
+  EXPECT_EQ(pool->pages_quarantined(), 0);
+  EXPECT_EQ(pool->pages_cached(), 2);
+}
+
 // A page is held by as many leases as a plain count says, whatever the order of leasing, forking and releasing.
 TEST(KvPool, CountsHoldOverRandomHistories) {
   for (uint64_t seed = 0; seed < 50; ++seed) {
     auto pool = MakePool(40);
     Rng rng(seed);
-    std::vector<PageLease> leases, caches;
+    std::vector<PageLease> leases, caches, until_quiet;
     for (int step = 0; step < 200; ++step) {
       const uint64_t what = rng.Bits() % 5;
       if (what == 0) {
         if (auto lease = pool->Lease(static_cast<int>(rng.Bits() % 6)); lease.ok()) leases.push_back(*std::move(lease));
       } else if (what == 3 && !leases.empty()) {
-        caches.push_back(pool->Share(leases[rng.Bits() % leases.size()].pages(), LeaseFor::kCache));
+        const absl::Span<const PageIndex> shared = leases[rng.Bits() % leases.size()].pages();
+        caches.push_back(pool->Share(shared, LeaseFor::kCache));
         if (caches.size() > 3) caches.erase(caches.begin());
+        until_quiet.push_back(pool->Share(shared.subspan(shared.size() / 2), LeaseFor::kQuiet));
+        if (until_quiet.size() > 2) until_quiet.erase(until_quiet.begin());
       } else if (!leases.empty()) {
         PageLease& one = leases[rng.Bits() % leases.size()];
         const auto tokens = static_cast<int64_t>(rng.Bits() % (one.pages().size() * 4 + 1));
@@ -154,12 +188,17 @@ TEST(KvPool, CountsHoldOverRandomHistories) {
       }
       std::set<PageIndex> held;
       for (const PageLease& lease : leases) held.insert(lease.pages().begin(), lease.pages().end());
+      std::set<PageIndex> quarantined;
+      for (const PageLease& each : until_quiet) quarantined.insert(each.pages().begin(), each.pages().end());
+      std::erase_if(quarantined, [&held](PageIndex page) { return held.contains(page); });
       std::set<PageIndex> kept;
       for (const PageLease& cache : caches) kept.insert(cache.pages().begin(), cache.pages().end());
-      std::erase_if(kept, [&held](PageIndex page) { return held.contains(page); });
+      std::erase_if(kept, [&](PageIndex page) { return held.contains(page) || quarantined.contains(page); });
       ASSERT_EQ(pool->pages_leased(), static_cast<int>(held.size())) << "seed " << seed;
       ASSERT_EQ(pool->pages_cached(), static_cast<int>(kept.size())) << "seed " << seed;
-      ASSERT_EQ(pool->pages_free() + static_cast<int>(held.size() + kept.size()), 40) << "seed " << seed;
+      ASSERT_EQ(pool->pages_quarantined(), static_cast<int>(quarantined.size())) << "seed " << seed;
+      ASSERT_EQ(pool->pages_free() + static_cast<int>(held.size() + quarantined.size() + kept.size()), 40)
+          << "seed " << seed;
     }
   }
 }
