@@ -155,6 +155,17 @@ TEST(Plan, ReadsAModelsShapeWeightsAndContextFromItsCheckpoint) {
   EXPECT_EQ(gguf["contexts"][0]["rows"][0]["slots"], 5);
 }
 
+TEST(Plan, ReadsTheLatentOfAnMlaModel) {
+  const auto plan = PlanOf({"--model", SLUICE_TEST_DATA "/tiny/deepseek-v2-lite", "--context", "10"});
+  EXPECT_EQ(plan["model"]["scheme"], "MLA");
+  const int64_t layers = plan["model"]["layers"], heads = plan["model"]["heads"], latent = plan["model"]["latent"];
+  const int64_t rope = plan["model"]["rope_dim"], nope = plan["model"]["nope_dim"], value = plan["model"]["value_dim"];
+  EXPECT_EQ((std::vector<int64_t>{layers, heads, latent, rope, nope, value}),
+            (std::vector<int64_t>{3, 4, 32, 16, 24, 24}));
+  EXPECT_EQ(plan["codecs"]["bf16"]["bytes_per_token"], 2 * layers * (latent + rope));
+  EXPECT_EQ(plan["mha_bf16_bytes_per_token"], 2 * layers * heads * (nope + rope + value));
+}
+
 TEST(Plan, SaysWhenTheDeviceDoesNotHoldTheModel) {
   const CommandLineResult result =
       RunSluice({"plan", "--shape", kLlama70B, "--context", "8192", "--device-memory", "80GiB", "--weights", "131GiB"});
