@@ -1,4 +1,4 @@
-// `sluice models show`: what a checkpoint holds.
+// `sluice models show`: what a checkpoint holds; `sluice models synth`: one with random weights, to measure with.
 #include <iomanip>
 #include <map>
 
@@ -8,6 +8,7 @@
 #include "cli/subcommand.h"
 #include "model/checkpoint/checkpoint.h"
 #include "model/kv_layout.h"
+#include "model/synthetic_model.h"
 #include "nlohmann/json.hpp"
 
 namespace sluice {
@@ -56,6 +57,37 @@ size_t KvBytesPerToken(const ModelConfig& config, KvCodec codec) { return Bytes(
 
 std::string Mebibytes(size_t bytes) { return absl::StrFormat("%.1f MiB", static_cast<double>(bytes) / (1 << 20)); }
 
+std::string ChoiceName(MoeChoice choice) {
+  switch (choice) {
+    case MoeChoice::kGreedy:
+      return "greedy";
+    case MoeChoice::kGroupLimitedGreedy:
+      return "group_limited_greedy";
+    case MoeChoice::kNoAuxTc:
+      return "noaux_tc";
+  }
+  return "";
+}
+
+ordered_json MlaJson(const MlaConfig& mla) {
+  return {{"query_rank", mla.query_rank},
+          {"latent", mla.latent},
+          {"nope_dim", mla.nope_dim},
+          {"rope_dim", mla.rope_dim},
+          {"value_dim", mla.value_dim}};
+}
+
+ordered_json MoeJson(const MoeConfig& moe) {
+  return {{"experts", moe.experts},
+          {"experts_per_token", moe.experts_per_token},
+          {"shared_experts", moe.shared_experts},
+          {"intermediate_size", moe.intermediate_size},
+          {"dense_layers", moe.dense_layers},
+          {"groups", moe.groups},
+          {"groups_kept", moe.groups_kept},
+          {"choice", ChoiceName(moe.choice)}};
+}
+
 ordered_json ConfigJson(const ModelConfig& config) {
   return {{"layers", config.layers},
           {"hidden_size", config.hidden_size},
@@ -73,6 +105,8 @@ ordered_json ConfigJson(const ModelConfig& config) {
             {"scaling", ScalingName(config.rope.scaling)},
             {"factor", config.rope.factor},
             {"has_frequency_factors", !config.rope.frequency_factors.empty()}}},
+          {"mla", config.mla ? MlaJson(*config.mla) : ordered_json(nullptr)},
+          {"moe", config.moe ? MoeJson(*config.moe) : ordered_json(nullptr)},
           {"eos_ids", config.eos_ids}};
 }
 
@@ -101,6 +135,7 @@ ordered_json CheckpointJson(const Checkpoint& checkpoint, const std::string& pat
           {"format", checkpoint.format()},
           {"architecture", config.architecture},
           {"name", config.name},
+          {"synthetic", config.synthetic},
           {"model_hash", checkpoint.model_hash()},
           {"config", ConfigJson(config)},
           {"tokenizer", TokenizerJson(checkpoint.tokenizer())},
@@ -119,6 +154,18 @@ void PrintTensors(const std::vector<TensorInfo>& tensors, std::ostream& out) {
   }
 }
 
+std::string KvHeads(const ModelConfig& config) {
+  if (!config.mla) return absl::StrCat(config.kv_heads, " KV heads of ", config.head_dim);
+  return absl::StrCat("a latent of ", config.mla->latent, " and a shared key of ", config.mla->rope_dim, " (keys of ",
+                      config.head_dim, ", values of ", config.mla->value_dim, ")");
+}
+
+std::string Experts(const MoeConfig& moe) {
+  return absl::StrCat(moe.experts, " of ", moe.intermediate_size, " from layer ", moe.dense_layers, " on, ",
+                      moe.experts_per_token, " a token and ", moe.shared_experts, " shared, chosen by ",
+                      ChoiceName(moe.choice));
+}
+
 void PrintCheckpoint(const Checkpoint& checkpoint, const std::string& path, std::ostream& out) {
   const std::vector<TensorInfo> tensors = checkpoint.tensors();
   const ModelConfig& config = checkpoint.config();
@@ -128,9 +175,10 @@ void PrintCheckpoint(const Checkpoint& checkpoint, const std::string& path, std:
   };
   line("file", absl::StrCat(path, " (", std::string(checkpoint.format()), ")"));
   line("architecture", absl::StrCat(config.architecture, config.name.empty() ? "" : ", ", config.name));
-  line("shape",
-       absl::StrCat(config.layers, " layers, hidden ", config.hidden_size, ", intermediate ", config.intermediate_size,
-                    ", ", config.heads, " heads, ", config.kv_heads, " KV heads of ", config.head_dim));
+  if (config.synthetic) line("synthetic", "random weights, made to be measured with: its answers mean nothing");
+  line("shape", absl::StrCat(config.layers, " layers, hidden ", config.hidden_size, ", intermediate ",
+                             config.intermediate_size, ", ", config.heads, " heads, ", KvHeads(config)));
+  if (config.moe) line("experts", Experts(*config.moe));
   line("vocabulary", absl::StrCat(config.vocab_size, config.tied_embeddings ? ", head tied to the embedding" : ""));
   line("context", absl::StrCat(config.context_tokens_max, " tokens"));
   line("rope", absl::StrCat("theta ", config.rope.theta, ", pairs ", PairingName(config.rope.pairing), ", scaling ",
@@ -161,9 +209,21 @@ class ModelsCommand final : public Subcommand {
     CLI::App* show = app->add_subcommand("show", "Show architecture, shapes, types and sizes of a model");
     show->add_option("PATH", path_, "GGUF file or Hugging Face folder")->required();
     show->add_flag("--json", json_, "As JSON");
+    synth_ = app->add_subcommand("synth", "Write a model with random weights, to measure transfer and memory with");
+    synth_->add_option("--out", out_, "Folder to make")->required()->type_name("DIR");
+    synth_
+        ->add_option("--like", synthetic_.like,
+                     absl::StrCat("Whose attention: ", absl::StrJoin(SyntheticModelNames(), ", ")))
+        ->capture_default_str();
+    synth_->add_option("--layers", synthetic_.layers, "0 takes that model's")->capture_default_str();
+    synth_->add_option("--hidden", synthetic_.hidden_size, "Channels between layers")->capture_default_str();
+    synth_->add_option("--mlp", synthetic_.intermediate_size, "Channels within a layer's MLP")->capture_default_str();
+    synth_->add_option("--vocab", synthetic_.vocab_size, "Tokens; 258 of them stand for text")->capture_default_str();
+    synth_->add_option("--seed", synthetic_.seed, "The same one writes the same bytes")->capture_default_str();
   }
 
   Status Run(Streams streams) override {
+    if (synth_->parsed()) return WriteSyntheticModel(synthetic_, out_);
     SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<Checkpoint> checkpoint, OpenCheckpoint(path_));
     if (json_) {
       streams.out << CheckpointJson(*checkpoint, path_).dump(2, ' ', false, ordered_json::error_handler_t::replace)
@@ -177,12 +237,16 @@ class ModelsCommand final : public Subcommand {
  private:
   std::string path_;
   bool json_ = false;
+  CLI::App* synth_ = nullptr;
+  SyntheticModelOptions synthetic_;
+  std::string out_;
 };
 
 }  // namespace
 
 std::unique_ptr<Subcommand> MakeModelsCommand(CLI::App& parent) {
-  return std::make_unique<ModelsCommand>(parent.add_subcommand("models", "Look at models on disk"));
+  return std::make_unique<ModelsCommand>(
+      parent.add_subcommand("models", "Look at models on disk, or make one to measure with"));
 }
 
 }  // namespace sluice
