@@ -82,6 +82,9 @@ void AddProcessFlags(CLI::App& app, Options* options) {
 
 void AddPrefillFlags(CLI::App& app, PrefillOptions* options) {
   AddModelFlags(app, options);
+  Group(app, "KV cache")
+      .Add("--prefix-cache-pages", &options->prefix_cache_pages,
+           "KV pages that finished prompts may keep for those that begin alike; -1: all that are not in use, 0: none");
   Group network(app, "Network");
   network.Add("--listen", &options->listen, "Control (gRPC), host:port; port 0 picks one")->type_name("ADDRESS");
   network.Add("--metrics-listen", &options->metrics_listen, "Prometheus metrics")->type_name("ADDRESS");

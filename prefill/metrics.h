@@ -31,9 +31,13 @@ class PrefillMetrics {
   prometheus::Gauge& memory_planned_bytes;
   prometheus::Gauge& kv_pages_total;
   prometheus::Gauge& kv_pages_free;
+  prometheus::Gauge& kv_pages_cached;
   prometheus::Gauge& connections;
   prometheus::Counter& prompt_tokens;
   prometheus::Counter& steps;
+  prometheus::Counter& prefix_hit_tokens;
+  prometheus::Counter& prefix_miss_tokens;
+  prometheus::Counter& prefix_evictions;
   prometheus::Counter& kv_frames_sent;
   prometheus::Counter& kv_bytes_sent;
   prometheus::Counter& stray_results;

@@ -39,6 +39,7 @@ Status PrefillOptions::Validate() const {
   at_least("page_tokens", page_tokens, 1);
   if (const auto codec = ParseKvCodec(kv_store); !codec.ok())
     problems.push_back(absl::StrCat("kv_store: ", codec.status().message()));
+  at_least("prefix_cache_pages", prefix_cache_pages, -1);
   at_least("batch_tokens_max", batch_tokens_max, 1);
   at_least("requests_max", requests_max, 1);
   at_least("queued_tokens_max", queued_tokens_max, 1);

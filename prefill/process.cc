@@ -161,6 +161,7 @@ Status PrefillProcess::StartWorker(double tokens_per_s) {
       .queued_tokens_max = options_.queued_tokens_max,
       .tokens_per_s_guess = tokens_per_s,
       .send_when = send_when,
+      .prefix_cache_pages = options_.prefix_cache_pages < 0 ? pool_->pages_total() : options_.prefix_cache_pages,
       .vocab_size = config.vocab_size,
       .context_tokens_max = config.context_tokens_max,
       .eos_ids = config.eos_ids};

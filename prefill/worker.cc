@@ -28,7 +28,8 @@ Worker::Worker(const WorkerOptions& options, Forward forward, KvPool* pool, cons
       sender_(sender),
       metrics_(metrics),
       clock_(clock),
-      mailbox_(MailboxMessagesMax(options)) {
+      mailbox_(MailboxMessagesMax(options)),
+      prefixes_(pool, options.prefix_cache_pages) {
   absl::MutexLock lock(&mutex_);
   load_.pages_free = pool->pages_free();
   load_.tokens_per_s = options.tokens_per_s_guess;
@@ -118,21 +119,34 @@ void Worker::Serve() {
 absl::Time Worker::Step(absl::Time now) {
   for (Message& message : mailbox_.TakeAll(absl::InfinitePast())) message();
   std::vector<Prompt*> prompts;
-  std::vector<PromptView> views;
-  for (const auto& [id, prompt] : prompts_) {
-    if (prompt->state != PromptState::kQueued && prompt->state != PromptState::kComputing) continue;
-    prompts.push_back(prompt.get());
-    views.push_back(View(*prompt));
-  }
-  const Decision decision = Next(now, options_.limits, views, pool_->pages_free());
-  for (const size_t i : decision.cancelled) GiveUp(*prompts[i], absl::CancelledError("cancelled by the caller"));
-  for (const size_t i : decision.expired)
-    GiveUp(*prompts[i], absl::DeadlineExceededError(
-                            absl::StrCat("the request's time is over: ", std::string(Name(prompts[i]->state)))));
-  for (const size_t i : decision.start) Start(*prompts[i], now);
+  const Decision decision = Decide(now, &prompts);
   if (!decision.chunks.empty()) RunChunks(decision.chunks, prompts);
   Publish();
   return decision.chunks.empty() ? decision.wake_at : now;
+}
+
+// What a prompt finds in the cache shows when it starts, and may leave room in the step for another one.
+Decision Worker::Decide(absl::Time now, std::vector<Prompt*>* prompts) {
+  for (;;) {
+    prompts->clear();
+    std::vector<PromptView> views;
+    bool first_in_line = true;
+    for (const auto& [id, prompt] : prompts_) {
+      if (prompt->state != PromptState::kQueued && prompt->state != PromptState::kComputing) continue;
+      prompts->push_back(prompt.get());
+      views.push_back(View(*prompt));
+      // Pages that others hold anyway need no room. Asked for the first in line only, since nobody overtakes it.
+      if (!views.back().started && std::exchange(first_in_line, false))
+        views.back().pages_needed -= prefixes_.PinnedPages(kFullPolicy, Reusable(*prompt));
+    }
+    Decision decision = Next(now, options_.limits, views, pool_->pages_free() + prefixes_.pages_evictable());
+    for (const size_t i : decision.cancelled) GiveUp(*(*prompts)[i], absl::CancelledError("cancelled by the caller"));
+    for (const size_t i : decision.expired)
+      GiveUp(*(*prompts)[i], absl::DeadlineExceededError(absl::StrCat("the request's time is over: ",
+                                                                      std::string(Name((*prompts)[i]->state)))));
+    for (const size_t i : decision.start) Start(*(*prompts)[i], now);
+    if (decision.start.empty()) return decision;
+  }
 }
 
 void Worker::Accept(std::unique_ptr<Prompt> prompt) {
@@ -178,15 +192,31 @@ PromptView Worker::View(const Prompt& prompt) const {
           .deadline = prompt.deadline};
 }
 
+absl::Span<const TokenId> Worker::Reusable(const Prompt& prompt) const {
+  return absl::MakeConstSpan(prompt.generation.prompt_ids).first(prompt.generation.prompt_ids.size() - 1);
+}
+
 void Worker::Start(Prompt& prompt, absl::Time now) {
-  StatusOr<PageLease> pages = pool_->Lease(pool_->PagesFor(prompt.tokens()));
-  SLUICE_CHECK(pages.ok() && Apply(prompt, PromptEvent::kStart));
-  prompt.pages = *std::move(pages);
+  PrefixTree::Hit hit = prefixes_.Match(now, kFullPolicy, Reusable(prompt));
+  const int fresh_pages = pool_->PagesFor(prompt.tokens()) - static_cast<int>(hit.pages.pages().size());
+  prefixes_.Evict(fresh_pages - pool_->pages_free());
+  SLUICE_CHECK(hit.pages.Extend(fresh_pages).ok() && Apply(prompt, PromptEvent::kStart));
+  prompt.pages = std::move(hit.pages);
+  prompt.pin = std::move(hit.pin);
+  prompt.cached_tokens = prompt.computed_tokens = hit.tokens;
   prompt.started = now;
   prompt.times.set_queued_us(absl::ToInt64Microseconds(now - prompt.arrival));
   metrics_->queue_seconds.Observe(absl::ToDoubleSeconds(now - prompt.arrival));
+  metrics_->prefix_hit_tokens.Increment(static_cast<double>(hit.tokens));
+  metrics_->prefix_miss_tokens.Increment(static_cast<double>(prompt.tokens() - hit.tokens));
+  {
+    absl::MutexLock lock(&mutex_);
+    load_.queued_tokens -= hit.tokens;
+  }
   sender_->Begin({prompt.id.value}, prompt.ticket, {prompt.pages.pages().begin(), prompt.pages.pages().end()},
                  prompt.deadline);
+  // What the cache had is as final as it will ever be.
+  if (options_.send_when != SendWhen::kPrompt) SendAllLayers(prompt, 0, hit.tokens);
 }
 
 void Worker::RunChunks(const std::vector<Chunk>& chunks, const std::vector<Prompt*>& prompts) {
@@ -238,6 +268,8 @@ void Worker::HandOff(Prompt& prompt, const Chunk& last, absl::Span<const float> 
     spdlog::error("request {}: {}", prompt.request.request_id(), all_finished.status().ToString());
     return GiveUp(prompt, WithContext(all_finished.status(), "prefill"));
   }
+  // Before its transfer has ended: the pin keeps what is being read, and whoever shares the prefix need not wait.
+  prompt.pin = prefixes_.Insert(clock_->Now(), kFullPolicy, prompt.generation.prompt_ids, prompt.pages.pages());
   record.set_request_id(prompt.request.request_id());
   *record.mutable_prompt_ids() = prompt.request.prompt_ids();
   *record.mutable_sampling() = prompt.request.sampling();
@@ -249,6 +281,7 @@ void Worker::HandOff(Prompt& prompt, const Chunk& last, absl::Span<const float> 
   record.set_kv_from_token(static_cast<uint32_t>(kv_from_token));
   record.set_kv_tokens(static_cast<uint32_t>(*all_finished ? std::max(sent, kv_from_token) : prompt.tokens()));
   record.mutable_usage()->set_prompt_tokens(static_cast<uint32_t>(prompt.tokens()));
+  record.mutable_usage()->set_cached_tokens(static_cast<uint32_t>(prompt.cached_tokens));
   record.mutable_usage()->set_completion_tokens(static_cast<uint32_t>(prompt.generation.sampling.n));
   const absl::Duration computing = clock_->Now() - prompt.started;
   prompt.times.set_prefill_us(absl::ToInt64Microseconds(computing));
@@ -282,6 +315,7 @@ void Worker::Answer(Prompt& prompt, const StatusOr<proto::PrefillReply>& reply) 
   SLUICE_CHECK(prompt.state == PromptState::kEnded);
   const auto node = prompts_.extract(prompt.id);
   prompt.pages.Release();
+  prompt.pin.Release();
   metrics_->requests(reply.status()).Increment();
   // The account is settled before the caller knows, so that whoever asks after the answer sees pages and room again.
   {
@@ -310,11 +344,15 @@ void Worker::Publish() {
                                     [](const auto& entry) { return entry.second->state == PromptState::kQueued; });
   absl::MutexLock lock(&mutex_);
   load_.pages_free = pool_->pages_free();
+  load_.pages_cached = pool_->pages_cached();
   metrics_->requests_active.Set(load_.requests);
   metrics_->requests_queued.Set(static_cast<double>(queued));
   metrics_->queued_tokens.Set(static_cast<double>(load_.queued_tokens));
   metrics_->tokens_per_second.Set(load_.tokens_per_s);
   metrics_->kv_pages_free.Set(load_.pages_free);
+  metrics_->kv_pages_cached.Set(load_.pages_cached);
+  const int64_t evictions = prefixes_.evictions();
+  metrics_->prefix_evictions.Increment(static_cast<double>(evictions - std::exchange(evictions_counted_, evictions)));
 }
 
 bool Worker::Apply(Prompt& prompt, PromptEvent event) {

@@ -22,6 +22,7 @@
 #include "model/generation.h"
 #include "model/kv_body.h"
 #include "model/kv_pool.h"
+#include "model/prefix_tree.h"
 #include "model/transformer.h"
 #include "prefill/kv_sender.h"
 #include "prefill/lifecycle.h"
@@ -39,6 +40,7 @@ struct WorkerOptions {
   int64_t queued_tokens_max = 0;
   double tokens_per_s_guess = 0;  // until steps have been measured
   SendWhen send_when = SendWhen::kLayer;
+  int prefix_cache_pages = 0;  // that finished prompts may keep; 0: none
   // Of the model.
   int vocab_size = 0;
   int64_t context_tokens_max = 0;
@@ -70,6 +72,7 @@ class Worker {
     int requests = 0;
     int64_t queued_tokens = 0;
     int pages_free = 0;
+    int pages_cached = 0;
     double tokens_per_s = 0;
     bool draining = false;
   };
@@ -95,7 +98,9 @@ class Worker {
     proto::Ticket ticket;
     Done done;
     PromptState state = PromptState::kQueued;
-    int64_t computed_tokens = 0;
+    int64_t cached_tokens = 0;    // found in the cache when it started
+    int64_t computed_tokens = 0;  // those included
+    PrefixTree::Pin pin;          // of the part of its pages that is in the cache
     PageLease pages;
     GenerationContext generation;
     bool cancelled = false;
@@ -111,7 +116,11 @@ class Worker {
   void Accept(std::unique_ptr<Prompt> prompt);
   void OnCancel(PromptId id);
   void OnTransferEnded(PromptId id, const TransferReport& report);
+  // Decides and starts prompts until no more can start; `prompts` is what the decision's numbers mean.
+  Decision Decide(absl::Time now, std::vector<Prompt*>* prompts);
   PromptView View(const Prompt& prompt) const;
+  // What of it may come from the cache: not the last token, whose logits are wanted.
+  absl::Span<const TokenId> Reusable(const Prompt& prompt) const;
   void Start(Prompt& prompt, absl::Time now);
   void RunChunks(const std::vector<Chunk>& chunks, const std::vector<Prompt*>& prompts);
   void HandOff(Prompt& prompt, const Chunk& last, absl::Span<const float> logits);
@@ -138,7 +147,10 @@ class Worker {
   Load load_ ABSL_GUARDED_BY(mutex_);
   uint64_t last_id_ ABSL_GUARDED_BY(mutex_) = 0;
 
-  // Of the engine thread. Ids only grow, so this is the order of arrival.
+  // Of the engine thread.
+  PrefixTree prefixes_;
+  int64_t evictions_counted_ = 0;
+  // Ids only grow, so this is the order of arrival.
   std::map<PromptId, std::unique_ptr<Prompt>> prompts_;
   double recent_tokens_ = 0;  // decayed sums: their quotient is the rate
   double recent_seconds_ = 0;

@@ -60,10 +60,11 @@ TEST(WorkerFlags, SetTheFieldsOfPrefillsOptions) {
   AddPrefillFlags(app, &options);
   app.parse(
       "--model m --batch-tokens 64 --kv-memory 1GiB --result-timeout 2s --frame-bytes 1MiB --kv-interface eth1 "
-      "--kv-test-faults drop=0.5");
+      "--kv-test-faults drop=0.5 --prefix-cache-pages 7");
   EXPECT_EQ(options.batch_tokens_max, 64);
   EXPECT_EQ(options.kv_interface, "eth1");
   EXPECT_EQ(options.kv_test_faults, "drop=0.5");
+  EXPECT_EQ(options.prefix_cache_pages, 7);
   EXPECT_EQ(options.kv_memory_bytes, int64_t{1} << 30);
   EXPECT_EQ(options.result_timeout, absl::Seconds(2));
   EXPECT_EQ(options.frame_bytes_max, 1 << 20);

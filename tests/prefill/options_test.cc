@@ -19,6 +19,7 @@ TEST(PrefillOptions, EveryProblemIsNamedAtOnce) {
   PrefillOptions options;
   options.listen = "nowhere";
   options.threads = 0;
+  options.prefix_cache_pages = -2;
   options.kv_store = "int9";
   options.kv_test_faults = "flood@1";
   options.send = "never";
@@ -27,11 +28,11 @@ TEST(PrefillOptions, EveryProblemIsNamedAtOnce) {
   options.drain_max = absl::ZeroDuration();
   const Status status = options.Validate();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(
-      std::string(status.message()),
-      AllOf(HasSubstr("model_path is empty"), HasSubstr("listen is 'nowhere'"), HasSubstr("threads is 0"),
-            HasSubstr("int9"), HasSubstr("flood@1"), HasSubstr("'never' is none of layer"),
-            HasSubstr("request_bytes_max is 2147483648"), HasSubstr("send_memory_bytes is 1"), HasSubstr("drain_max")));
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("model_path is empty"), HasSubstr("listen is 'nowhere'"), HasSubstr("threads is 0"),
+                    HasSubstr("prefix_cache_pages is -2"), HasSubstr("int9"), HasSubstr("flood@1"),
+                    HasSubstr("'never' is none of layer"), HasSubstr("request_bytes_max is 2147483648"),
+                    HasSubstr("send_memory_bytes is 1"), HasSubstr("drain_max")));
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <set>
 
 #include "common/proto/convert.h"
@@ -43,9 +44,10 @@ class WorkerTest : public ::testing::Test {
     worker_ = std::make_unique<Worker>(
         WorkerOptions{.limits = {.batch_tokens_max = kBatchTokens, .logit_rows_max = 4},
                       .requests_max = 40,
-                      .queued_tokens_max = 200,
+                      .queued_tokens_max = queued_tokens_max_,
                       .tokens_per_s_guess = 100,
                       .send_when = send_when(),
+                      .prefix_cache_pages = prefix_cache_pages_,
                       .vocab_size = kVocab,
                       .context_tokens_max = 128,
                       .eos_ids = {kEos}},
@@ -55,7 +57,8 @@ class WorkerTest : public ::testing::Test {
   void TearDown() override {
     worker_->Stop();
     Run();
-    EXPECT_EQ(pool_->pages_free(), kPages);
+    EXPECT_EQ(pool_->pages_free() + pool_->pages_cached(), kPages);
+    EXPECT_LE(pool_->pages_cached(), prefix_cache_pages_);
     EXPECT_EQ(worker_->load().requests, 0);
     EXPECT_EQ(worker_->load().queued_tokens, 0);
   }
@@ -166,12 +169,13 @@ class WorkerTest : public ::testing::Test {
   void ExpectHandedOff(const proto::PrefillRequest& request) {
     ASSERT_TRUE(replies_.contains(request.request_id()));
     EXPECT_TRUE(replies_.at(request.request_id()).ok()) << replies_.at(request.request_id()).status();
+    const proto::HandoffRecord record = RecordOf(request.request_id());
     const HandoffExpectation expected = {.request = {request.request_id()},
                                          .prompt_tokens = request.prompt_ids_size(),
+                                         .kv_from_token = static_cast<int>(record.kv_from_token()),
                                          .n = request.sampling().n(),
                                          .max_tokens = request.sampling().max_tokens(),
                                          .vocab_size = kVocab};
-    const proto::HandoffRecord record = RecordOf(request.request_id());
     const Status valid = Validate(record, expected);
     EXPECT_TRUE(valid.ok()) << valid;
     std::set<uint32_t> named;
@@ -183,6 +187,8 @@ class WorkerTest : public ::testing::Test {
     return replies_.at(request.request_id()).status().code();
   }
 
+  int64_t queued_tokens_max_ = 200;
+  int prefix_cache_pages_ = 0;
   ManualClock clock_;
   PrefillMetrics metrics_;
   std::unique_ptr<KvPool> pool_ =
@@ -437,6 +443,140 @@ TEST_F(WorkerTest, LoadSaysWhatWaitsAndHowFastItGoes) {
   EXPECT_EQ(worker_->load().queued_tokens, 15);
   EXPECT_NEAR(worker_->load().tokens_per_s, 100, 1);  // 10 tokens in 100 ms
   EXPECT_EQ(worker_->load().pages_free, kPages - 7);
+}
+
+// --- prompts that begin alike ---
+
+class PrefixTest : public WorkerTest {
+ protected:
+  PrefixTest() {
+    prefix_cache_pages_ = kPages;
+    queued_tokens_max_ = 1000;
+  }
+  // Runs it to its end and returns what its usage says was cached.
+  uint32_t CachedTokens(const proto::PrefillRequest& request) {
+    EXPECT_TRUE(Submit(request).ok());
+    Run();
+    ExpectHandedOff(request);
+    return RecordOf(request.request_id()).usage().cached_tokens();
+  }
+  int TokensComputed() {
+    int tokens = 0;
+    for (const auto& step : std::exchange(steps_, {})) tokens = std::accumulate(step.begin(), step.end(), tokens);
+    return tokens;
+  }
+};
+
+class PrefixSendTest : public PrefixTest, public ::testing::WithParamInterface<SendWhen> {
+ protected:
+  SendWhen send_when() const override { return GetParam(); }
+};
+INSTANTIATE_TEST_SUITE_P(All, PrefixSendTest, ::testing::Values(SendWhen::kLayer, SendWhen::kChunk, SendWhen::kPrompt));
+
+TEST_F(PrefixTest, APromptStartsBehindItsLongestCachedPrefixAndSendsAllOfItsKv) {
+  EXPECT_EQ(CachedTokens(Request(25)), 0u);
+  EXPECT_EQ(TokensComputed(), 25);
+  const auto longer = Request(30);
+  EXPECT_EQ(CachedTokens(longer), 24u);
+  EXPECT_EQ(TokensComputed(), 6);
+  EXPECT_EQ(KvTokensSent(longer.request_id()).size(), 30u);
+  EXPECT_EQ(metrics_.prefix_hit_tokens.Value(), 24);
+  EXPECT_EQ(metrics_.prefix_miss_tokens.Value(), 31);
+}
+
+TEST_P(PrefixSendTest, OfWhatIsCachedOnlyThatIsSentWhichDecodeLacks) {
+  ASSERT_TRUE(Submit(Request(25)).ok());
+  Run();
+  for (const uint32_t from : {0u, 8u, 23u, 24u, 28u}) {
+    const auto request = Request(30);
+    ASSERT_TRUE(Submit(request, from).ok());
+    Run();
+    ExpectHandedOff(request);
+    EXPECT_EQ(KvTokensSent(request.request_id()).size(), 30 - from);
+  }
+}
+
+TEST_F(PrefixTest, TheSamePromptAgainComputesAtLeastItsLastToken) {
+  for (int pages = 1; pages <= 8; ++pages) {
+    for (const int tokens : {pages * kPageTokens, pages * kPageTokens + 1}) {
+      const TokenId own = 50 + pages;  // so that lengths do not meet in the cache
+      auto prompt = Request(tokens);
+      prompt.set_prompt_ids(0, own);
+      CachedTokens(prompt);
+      const auto expected = static_cast<uint32_t>((tokens - 1) / kPageTokens * kPageTokens);
+      for (int again = 0; again < 2; ++again) {
+        prompt.set_request_id(++last_request_);
+        EXPECT_EQ(CachedTokens(prompt), expected) << tokens;
+        EXPECT_EQ(RecordOf(prompt.request_id()).choices(0).generated(0), 6) << tokens;
+      }
+    }
+  }
+}
+
+TEST_F(PrefixTest, APrefixServesOthersWhileItIsStillBeingSent) {
+  decode_answers = false;
+  ASSERT_TRUE(Submit(Request(13)).ok());
+  Run(4);
+  const auto second = Request(14);
+  ASSERT_TRUE(Submit(second).ok());
+  Run(4);
+  EXPECT_EQ(RecordOf(second.request_id()).usage().cached_tokens(), 12u);
+  EXPECT_EQ(pool_->pages_leased(), 5);  // 4 and 4, of which 3 are shared
+  worker_->Stop();
+}
+
+TEST_F(PrefixTest, ManyDistinctPromptsPushEachOtherOutAndAllEnd) {
+  std::vector<proto::PrefillRequest> requests;
+  for (int i = 0; i < 32; ++i) {  // four fit at once
+    requests.push_back(Request(16));
+    requests.back().set_prompt_ids(0, i);
+    ASSERT_TRUE(Submit(requests.back()).ok());
+  }
+  Run(200);
+  for (const auto& request : requests) ExpectHandedOff(request);
+  EXPECT_EQ(metrics_.prefix_evictions.Value(), 32 * 4 - kPages);
+}
+
+TEST_F(PrefixTest, WhoSharesPagesThatAreHeldNeedsNoRoomForThem) {
+  decode_answers = false;
+  const auto first = Request(56), second = Request(57);  // 14 and 15 pages of 16, of which they share 14
+  ASSERT_TRUE(Submit(first).ok());
+  Run(10);
+  ASSERT_TRUE(Submit(second).ok());
+  Run(10);
+  EXPECT_EQ(RecordOf(second.request_id()).usage().cached_tokens(), 56u);
+  worker_->Stop();
+}
+
+TEST_F(PrefixTest, AHitLeavesRoomInTheStepForTheNextPrompt) {
+  CachedTokens(Request(9));
+  steps_.clear();
+  ASSERT_TRUE(Submit(Request(9)).ok());
+  ASSERT_TRUE(Submit(Request(9)).ok());
+  Run();
+  EXPECT_THAT(steps_, ElementsAre(ElementsAre(1, 1)));
+}
+
+TEST_F(PrefixTest, AFailedTransferLeavesThePrefixWhole) {
+  commit_answer = absl::DataLossError("a frame was damaged");
+  const auto failed = Request(9);
+  ASSERT_TRUE(Submit(failed).ok());
+  Run();
+  EXPECT_EQ(CodeOf(failed), absl::StatusCode::kDataLoss);
+  commit_answer = absl::OkStatus();
+  EXPECT_EQ(CachedTokens(Request(10)), 8u);
+}
+
+TEST_F(PrefixTest, WhatWasNotComputedWholeIsNotKept) {
+  const auto cancelled = Request(40);
+  const PromptId id = *Submit(cancelled);
+  Turn();
+  worker_->Cancel(id);
+  Run(3);
+  poison_logits = true;
+  ASSERT_TRUE(Submit(Request(8)).ok());
+  Run(3);
+  EXPECT_EQ(pool_->pages_cached(), 0);
 }
 
 }  // namespace

@@ -147,9 +147,11 @@ class Service:
         return self.http.post("/v1/completions", json={"temperature": 0, **body})
 
     def pages_free(self, worker):
+        """How many pages nobody uses, those that caches keep among them, and how many there are."""
         metrics = worker.metrics()
         role = "decode" if worker in self.decode else "prefill"
-        return metrics[f"sluice_{role}_kv_pages_free"], metrics[f"sluice_{role}_kv_pages_total"]
+        free, cached, total = (metrics.get(f"sluice_{role}_kv_pages_{what}", 0) for what in ("free", "cached", "total"))
+        return free + cached, total
 
     def await_all_pages_free(self, timeout_s=10):
         def all_free():
