@@ -1,18 +1,11 @@
 """Disaggregated output is the output of the same model served whole, token for token."""
 
 import concurrent.futures
-import random
 
 import pytest
-from processes import complete_locally, service
+from processes import complete_locally, prompt_ids, service
 
 PAGE = 16
-VOCAB = 49152
-
-
-def prompt_ids(length, seed=1):
-    draw = random.Random(seed * 100003 + length)
-    return [draw.randrange(17, VOCAB) for _ in range(length)]
 
 
 @pytest.mark.parametrize("length", [1, 2, PAGE - 1, PAGE, PAGE + 1, *[k * PAGE for k in range(2, 9)], 4000])

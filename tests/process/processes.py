@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import pathlib
+import random
 import signal
 import socket
 import subprocess
@@ -17,6 +18,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 BINARY = os.environ.get("SLUICE_TEST_BINARY", str(ROOT / "build/release/bin/sluice"))
 DATA = ROOT / "tests/data"
 MODEL = os.environ.get("SLUICE_TEST_MODEL", "")
+VOCAB = 49152  # of SmolLM2
 START_S = 120  # instrumented builds start slowly
 
 
@@ -31,6 +33,11 @@ def eventually(condition, timeout_s, what):
         time.sleep(0.05)
 
 
+def prompt_ids(length, seed=1):
+    draw = random.Random(seed * 100003 + length)
+    return [draw.randrange(17, VOCAB) for _ in range(length)]
+
+
 def parse_metrics(text):
     values = {}
     for line in text.splitlines():
@@ -41,10 +48,11 @@ def parse_metrics(text):
 
 
 class Place:
-    """Where a process runs: what its command is put behind, its environment, its address for control and for KV."""
+    """Where a process runs: what its command is put behind, its environment, its addresses for control and for KV, and
+    flags that belong to the place."""
 
-    def __init__(self, prefix=(), env=None, host="127.0.0.1", kv_host="127.0.0.1"):
-        self.prefix, self.env, self.host, self.kv_host = list(prefix), env or {}, host, kv_host
+    def __init__(self, prefix=(), env=None, host="127.0.0.1", kv_host="127.0.0.1", flags=()):
+        self.prefix, self.env, self.host, self.kv_host, self.flags = list(prefix), env or {}, host, kv_host, list(flags)
 
 
 class Process:
@@ -127,7 +135,7 @@ class Service:
         flags = ["--model", self.model, "--listen", listen or place.host + ":0", "--metrics-listen", place.host + ":0"]
         if role == "decode":
             flags += ["--kv-listen", kv_listen or place.kv_host + ":0"]
-        return Process([role, *flags, *self.worker_flags, *self.flags[role]], self._log(f"{role}{index}"),
+        return Process([role, *flags, *place.flags, *self.worker_flags, *self.flags[role]], self._log(f"{role}{index}"),
                        {**self.env, **place.env}, place.prefix)
 
     def restart(self, role, index):
