@@ -91,6 +91,9 @@ void AddPrefillFlags(CLI::App& app, PrefillOptions* options) {
   AddWireFlags(app, options);
   network.Duration("--connect-timeout", &options->connect_timeout, "Reaching a decode process");
   network.Duration("--result-timeout", &options->result_timeout, "Waiting for decode's answer to a handoff");
+  network
+      .Add("--kv-wire", &options->kv_wire, "How KV travels: auto takes the most accurate codec that the link can carry")
+      ->type_name("auto|CODEC");
   network.Add("--send", &options->send, "When KV leaves: each layer at once, each chunk, or the whole prompt")
       ->type_name("layer|chunk|prompt");
   Group limits(app, "Limits");
@@ -100,6 +103,7 @@ void AddPrefillFlags(CLI::App& app, PrefillOptions* options) {
   limits.Bytes("--send-memory", &options->send_memory_bytes, "KV copied out of its pages and not yet sent");
   limits.Bytes("--connection-bytes", &options->connection_bytes_in_flight_max, "The share of one decode process in it");
   limits.Bytes("--frame-bytes", &options->frame_bytes_max, "Of one KV frame");
+  limits.Bytes("--frame-bytes-min", &options->frame_bytes_min, "Up to which layers of short prompts share a frame");
   limits.Add("--connections", &options->connections_max, "Decode processes connected to at once");
   AddProcessFlags(app, options);
   Group(app, "Process").Duration("--drain", &options->drain_max, "After SIGTERM, for what runs");

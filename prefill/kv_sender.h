@@ -1,29 +1,27 @@
-// Brings prompts' KV to the decode processes that reserved room for it: connections with their handshake, frames of
-// each layer of each computed chunk, the commit, and decode's answer to it. Does not compute and does not own pages.
+// Brings prompts' KV to the decode processes that reserved room for it: frames of what was computed, in the codec that
+// the link can carry, the commit, frames that are wanted again, and decode's answer. Does not compute and does not own
+// pages. The tables it acts on are those of `peers` and `transfers`; when a transfer's KV becomes which frames is
+// `frame_queue`'s business, which codec it takes is `wire_choice`'s.
 //
 // Threads: one thread drives it (Serve, or Poll in a test) and owns every transfer, connection and send buffer. Begin,
 // Send, Commit, Cancel and Stop may be called from any thread; they and the transport's callbacks only leave messages.
 // The KV that Send names is read later, by the driving thread: rows are final by then, and their pages stay leased
-// until `ended` was called for the transfer. KV is copied from pages into send buffers, so memory that the transport
+// until `ended` was called for the transfer. KV is encoded from pages into send buffers, so memory that the transport
 // still reads is never a page, and a transfer may end at any moment.
 //
 // Rejected: driving it from the engine thread, which is away for a whole chunk's computation and would leave the link
 // idle meanwhile.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
-#include <deque>
 #include <functional>
-#include <map>
+#include <memory>
 #include <optional>
-#include <set>
 #include <string>
-#include <tuple>
 #include <unordered_map>
-#include <utility>
 #include <vector>
 
-#include "common/buffer.h"
 #include "common/clock.h"
 #include "common/ids.h"
 #include "common/mailbox.h"
@@ -32,24 +30,24 @@
 #include "model/kv_body.h"
 #include "model/kv_frame.h"
 #include "model/kv_pool.h"
-#include "prefill/lifecycle.h"
+#include "prefill/answer_receiver.h"
 #include "prefill/metrics.h"
-#include "prefill/result_receiver.h"
+#include "prefill/peers.h"
+#include "prefill/send_buffers.h"
+#include "prefill/transfers.h"
 #include "transport/transport.h"
 
 namespace sluice::prefill {
 
-using TransferId = Id<struct TransferIdTag>;  // one prompt's handoff; drawn by the worker
-
 struct KvSenderOptions {
-  proto::Hello hello;  // ours
+  proto::Hello hello;  // ours; its wire codecs are those that a transfer may take
   size_t send_memory_bytes = 0;
   size_t connection_bytes_in_flight_max = 0;
+  size_t frame_bytes_min = 0;  // layers of the same tokens share a frame until it has so many
   size_t frame_bytes_max = 0;
-  int chunk_tokens_max = 0;  // tokens of one Send; a frame is never larger than such a chunk's
   int connections_max = 0;
   absl::Duration connect_timeout;
-  absl::Duration result_timeout;
+  absl::Duration result_timeout;  // of decode without a sign of progress
 };
 
 struct TransferReport {
@@ -78,10 +76,15 @@ class KvSender {
   // --- any thread ---
 
   void Begin(TransferId id, proto::Ticket ticket, std::vector<PageIndex> pages, absl::Time deadline);
+  // KV that is final, once each; of one token range layer by layer.
   void Send(TransferId id, const KvRange& range);
-  void Commit(TransferId id, proto::HandoffRecord record);  // after the last Send
-  void Cancel(TransferId id, Status why);                   // does nothing where it has ended
-  void Stop();                                              // ends what runs with Unavailable; Serve returns
+  // After the last Send. KV at or behind position record.kv_tokens is not needed: it stays here, unless some of its
+  // layers have left. Decode gets the record with the position up to which KV was sent, exactly.
+  void Commit(TransferId id, proto::HandoffRecord record);
+  void Cancel(TransferId id, Status why);  // does nothing where it has ended
+  void Stop();                             // ends what runs with Unavailable; Serve returns
+  // How fast this process produces KV while at work: what a link must keep up with. 0: not known.
+  void SetTokensPerSecond(double rate) { tokens_per_s_ = rate; }
 
   // --- the driving thread ---
 
@@ -91,80 +94,57 @@ class KvSender {
 
  private:
   using Message = std::function<void()>;
-  // A decode process: where it is and which incarnation of it.
-  using PeerKey = std::pair<std::string, uint64_t>;
+  enum class Turn : uint8_t { kSent, kNothing, kNoMemory };
+  enum class TellPeer : uint8_t { kNo, kYes };
 
-  struct Frame {
-    TransferId transfer;
-    bool commit = false;
-    int layer = 0;
-    int64_t first_token = 0;
-    int64_t tokens = 0;
-  };
-  struct Peer {
-    ConnectionId connection;
-    uint64_t attempt = 0;  // tells its Connect's answer from one of a peer that was dropped
-    bool open = false;
-    std::deque<Frame> frames;  // not yet given to the transport
-    size_t bytes_in_flight = 0;
-    std::set<TransferId> transfers;
-    absl::Time last_used;
-  };
-  struct Transfer {
-    proto::Ticket ticket;
-    PeerKey peer;
-    std::vector<PageIndex> pages;
-    TransferState state = TransferState::kConnecting;
-    absl::Time request_deadline;
-    absl::Time deadline;  // the request's, or the result's once that is earlier
-    std::string record;   // serialised, from Commit until it is sent
-    uint64_t kv_bytes = 0;
-    std::optional<absl::Time> commit_time;
-  };
   // What the transport may still read.
   struct Inflight {
-    PeerKey peer;
     ConnectionId connection;
     TransferId transfer;
-    std::optional<size_t> slot;  // a send buffer; else `bytes`
-    std::string bytes;
-    size_t size = 0;
+    SendBuffers::Lease kv;
+    std::string bytes;  // where it is no KV
   };
 
-  KvSender(const KvSenderOptions& options, KvPool* pool, const Clock* clock, PrefillMetrics* metrics, Buffer memory,
-           int64_t frame_tokens);
+  KvSender(const KvSenderOptions& options, KvPool* pool, const Clock* clock, PrefillMetrics* metrics,
+           std::unique_ptr<SendBuffers> buffers);
 
   void Post(Message message) { mailbox_.Post(std::move(message)); }
 
   void DoBegin(TransferId id, proto::Ticket ticket, std::vector<PageIndex> pages, absl::Time deadline);
   void DoSend(TransferId id, const KvRange& range);
-  void DoCommit(TransferId id, const proto::HandoffRecord& record);
+  void DoCommit(TransferId id, proto::HandoffRecord record);
   void DoStop();
 
-  Status Connect(const PeerKey& key);
-  Status MakeRoomForPeer();
   void OnConnected(const PeerKey& key, uint64_t attempt, const StatusOr<std::string>& reply);
-  Status CheckReply(const PeerKey& key, const std::string& reply) const;
-  void DropPeer(const PeerKey& key, const Status& why);
-
-  void PumpAll();
-  bool PumpOne(const PeerKey& key, Peer& peer);
-  void SendFrame(const PeerKey& key, Peer& peer, const Frame& frame, Transfer& transfer);
-  void SendControl(const PeerKey& key, Peer& peer, TransferId id, const Transfer& transfer, FrameKind kind,
-                   std::string payload);
-  void Hand(Peer& peer, std::string header, Inflight inflight);
   void OnSent(uint64_t send, const Status& status);
-  void OnResult(ConnectionId connection, const StatusOr<proto::TransferResult>& result);
-  void OnOutcome(TransferId id, Transfer& transfer, const Status& outcome);
+  void OnAnswer(ConnectionId connection, const StatusOr<Answer>& answer);
+  void On(Peer& peer, const proto::TransferResult& result);
+  void On(Peer& peer, const Credit& credit);
+  void On(Peer& peer, const WantedAgain& wanted);
   void OnLost(ConnectionId connection, const Status& why);
+  void OnOutcome(Transfer& transfer, const Status& outcome);
 
-  bool Apply(Transfer& transfer, TransferEvent event);
+  void EndWhatIsDue(absl::Time now);
+  void DropStalledPeers(absl::Time now);
+  void PumpAll();
+  Turn PumpOne(Peer& peer);
+  std::optional<KvRange> NextFrame(Peer& peer, Transfer& transfer);
+  FrameLimits LimitsOf(const Peer& peer, const Transfer& transfer) const;
+  WireChoice Choose(Peer& peer);
+  bool HasRoom(const Peer& peer, size_t bytes) const;
+  void SendFrame(Peer& peer, Transfer& transfer, const KvRange& range, SendBuffers::Lease buffer);
+  Status EncodeFrame(const Transfer& transfer, const KvRange& range, absl::Span<std::byte> body);
+  void SendCommit(Peer& peer, Transfer& transfer);
+  void SendControl(Peer& peer, const Transfer& transfer, FrameKind kind, std::string payload);
+  void Hand(Peer& peer, std::string header, Inflight inflight);
   KvFrameHeader HeaderOf(const Transfer& transfer, FrameKind kind) const;
-  void SetDeadline(TransferId id, Transfer& transfer, absl::Time deadline);
-  enum class TellPeer { kNo, kYes };
+
+  // The transfer to `peer` that a message of it is about; null where it has ended.
+  Transfer* TransferOf(const Peer& peer, RequestId request, ReservationId reservation, Tenure generation);
+  void RenewCreditDeadline(Peer& peer);
+  void DropPeer(Peer& peer, const Status& why);
   void Fault(TransferId id, const Status& why, TellPeer tell);
   void End(TransferId id, Status status);
-  absl::Span<std::byte> Slot(size_t slot) { return memory_.span().subspan(slot * slot_bytes_, slot_bytes_); }
 
   const KvSenderOptions options_;
   KvPool* const pool_;
@@ -174,23 +154,19 @@ class KvSender {
   Transport* transport_ = nullptr;
   Ended ended_;
   Mailbox<Message> mailbox_;
+  std::atomic<double> tokens_per_s_ = 0;
 
   // Of the driving thread.
-  Buffer memory_;
-  const int64_t frame_tokens_;  // of the largest frame
-  size_t slot_bytes_ = 0;
-  std::vector<size_t> free_slots_;
-  std::map<PeerKey, Peer> peers_;
-  std::unordered_map<uint64_t, PeerKey> peer_of_connection_;
-  std::unordered_map<TransferId, Transfer> transfers_;
-  std::set<std::pair<absl::Time, TransferId>> by_deadline_;
+  std::unique_ptr<SendBuffers> buffers_;
+  Peers peers_;
+  Transfers transfers_;
   std::unordered_map<uint64_t, Inflight> inflight_;
   uint64_t last_send_ = 0;
-  uint64_t last_attempt_ = 0;
   PeerKey pump_after_;  // whose turn ended last
+  bool f16_saturates_ = false;
   bool stopped_ = false;
 
-  ResultReceiver receiver_;  // of the transport's thread; leaves messages
+  AnswerReceiver receiver_;  // of the transport's thread; leaves messages
 };
 
 }  // namespace sluice::prefill

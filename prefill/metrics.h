@@ -3,6 +3,7 @@
 
 #include "common/metrics.h"
 #include "common/status.h"
+#include "kernels/codec/codec.h"
 
 namespace sluice::prefill {
 
@@ -17,6 +18,16 @@ class PrefillMetrics {
   prometheus::Counter& refused(const Status& status) { return ByCode("sluice_prefill_refused_total", status); }
   prometheus::Counter& transfers_failed(const Status& status) {
     return ByCode("sluice_prefill_transfers_failed_total", status);
+  }
+  // By wire codec.
+  prometheus::Counter& wire_codecs(KvCodec codec) {
+    return metrics_.counter("sluice_prefill_wire_codec_total", {{"codec", std::string(Name(codec))}});
+  }
+  prometheus::Gauge& link_ratio(KvCodec codec) {
+    return metrics_.gauge("sluice_prefill_link_ratio", {{"codec", std::string(Name(codec))}});
+  }
+  prometheus::Counter& kv_bytes_sent(KvCodec codec) {
+    return metrics_.counter("sluice_prefill_kv_bytes_sent_total", {{"codec", std::string(Name(codec))}});
   }
 
  private:
@@ -39,8 +50,13 @@ class PrefillMetrics {
   prometheus::Counter& prefix_miss_tokens;
   prometheus::Counter& prefix_evictions;
   prometheus::Counter& kv_frames_sent;
-  prometheus::Counter& kv_bytes_sent;
+  prometheus::Counter& frames_sent_again;
+  prometheus::Counter& encode_seconds;
+  prometheus::Counter& saturated_values;
   prometheus::Counter& stray_results;
+  prometheus::Counter& stray_resends;
+  prometheus::Counter& connects_failed;
+  prometheus::Gauge& link_bytes_per_second;
   prometheus::Histogram& queue_seconds;
   prometheus::Histogram& compute_seconds;
   prometheus::Histogram& transfer_seconds;

@@ -46,9 +46,15 @@ Status PrefillOptions::Validate() const {
   at_least("request_bytes_max", request_bytes_max, 1 << 16);
   if (request_bytes_max > 1 << 30)
     problems.push_back(absl::StrCat("request_bytes_max is ", request_bytes_max, ", at most 1 GiB"));
+  if (const auto codec = ParseKvCodec(kv_wire); kv_wire != "auto" && !codec.ok())
+    problems.push_back(absl::StrCat("kv_wire: ", codec.status().message()));
   if (const auto when = ParseSendWhen(send); !when.ok())
     problems.push_back(absl::StrCat("send: ", when.status().message()));
   at_least("frame_bytes_max", frame_bytes_max, 1 << 12);
+  at_least("frame_bytes_min", frame_bytes_min, 1);
+  if (frame_bytes_min > frame_bytes_max)
+    problems.push_back(
+        absl::StrCat("frame_bytes_min is ", frame_bytes_min, ", at most frame_bytes_max, ", frame_bytes_max));
   at_least("send_memory_bytes", send_memory_bytes, frame_bytes_max);
   at_least("connection_bytes_in_flight_max", connection_bytes_in_flight_max, frame_bytes_max);
   at_least("connections_max", connections_max, 1);

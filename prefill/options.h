@@ -41,9 +41,11 @@ struct PrefillOptions {
   int64_t queued_tokens_max = int64_t{1} << 20;   // prompt tokens accepted and not yet computed; likewise
   int64_t request_bytes_max = int64_t{16} << 20;  // of one control message
 
+  std::string kv_wire = "auto";                                // how KV travels: a codec, or as the link allows
   std::string send = "layer";                                  // a SendWhen; the others are for comparisons
   int64_t send_memory_bytes = int64_t{32} << 20;               // KV copied out of its pages and not yet sent
   int64_t connection_bytes_in_flight_max = int64_t{16} << 20;  // the share of one decode process in it
+  int64_t frame_bytes_min = int64_t{128} << 10;                // layers of short prompts share a frame up to it
   int64_t frame_bytes_max = int64_t{4} << 20;                  // of one frame; long chunks of wide models are split
   int connections_max = 64;                                    // decode processes connected to at once
 

@@ -65,6 +65,7 @@ class PrefillProcess {
   std::unique_ptr<Checkpoint> checkpoint_;
   std::unique_ptr<Tokenizer> tokenizer_;  // null where the model brings none
   KvPoolOptions kv_options_;
+  std::vector<KvCodec> wire_codecs_;  // that KV may travel in
   std::unique_ptr<KvPool> pool_;
   std::unique_ptr<Transformer> transformer_;
   std::unique_ptr<KvSender> sender_;
@@ -84,12 +85,11 @@ TransformerOptions PrefillProcess::EngineOptions() const {
 }
 
 KvSenderOptions PrefillProcess::SenderOptions() const {
-  return {.hello =
-              MakeHello("prefill", epoch_, checkpoint_->model_hash(), Layout(), kv_options_.codec, {kv_options_.codec}),
+  return {.hello = MakeHello("prefill", epoch_, checkpoint_->model_hash(), Layout(), kv_options_.codec, wire_codecs_),
           .send_memory_bytes = static_cast<size_t>(options_.send_memory_bytes),
           .connection_bytes_in_flight_max = static_cast<size_t>(options_.connection_bytes_in_flight_max),
+          .frame_bytes_min = static_cast<size_t>(options_.frame_bytes_min),
           .frame_bytes_max = static_cast<size_t>(options_.frame_bytes_max),
-          .chunk_tokens_max = options_.batch_tokens_max,
           .connections_max = options_.connections_max,
           .connect_timeout = options_.connect_timeout,
           .result_timeout = options_.result_timeout};
@@ -113,7 +113,11 @@ Status PrefillProcess::LoadModel() {
   checkpoint_ = std::move(model.checkpoint);
   tokenizer_ = std::move(model.tokenizer);
   kv_options_ = model.kv;
-  return absl::OkStatus();
+  wire_codecs_ = WireCodecs(kv_options_.layout);
+  if (options_.kv_wire == "auto") return absl::OkStatus();
+  SLUICE_ASSIGN_OR_RETURN(const KvCodec wire, ParseKvCodec(options_.kv_wire));
+  wire_codecs_ = {wire};
+  return WithContext(CheckCodec(kv_options_.layout, wire), "kv_wire");
 }
 
 Status PrefillProcess::TakeMemory() {
@@ -177,11 +181,12 @@ Status PrefillProcess::StartWorker(double tokens_per_s) {
 
 Status PrefillProcess::StartService() {
   const ModelConfig& config = checkpoint_->config();
+  const proto::Hello hello = SenderOptions().hello;
   ServiceOptions service_options = {.listen = options_.listen,
                                     .request_bytes_max = static_cast<int>(options_.request_bytes_max),
                                     .limits = {.model_hash = checkpoint_->model_hash(),
                                                .layout_hash = LayoutHash(Layout()),
-                                               .wire_codecs = {std::string(Name(kv_options_.codec))},
+                                               .wire_codecs = {hello.wire_codecs().begin(), hello.wire_codecs().end()},
                                                .vocab_size = config.vocab_size,
                                                .context_tokens_max = config.context_tokens_max,
                                                .has_tokenizer = tokenizer_ != nullptr}};
@@ -193,7 +198,7 @@ Status PrefillProcess::StartService() {
   *fixed.mutable_layout() = Layout();
   fixed.set_page_tokens(static_cast<uint32_t>(kv_options_.page_tokens));
   fixed.set_store_codec(std::string(Name(kv_options_.codec)));
-  fixed.add_wire_codecs(std::string(Name(kv_options_.codec)));
+  *fixed.mutable_wire_codecs() = hello.wire_codecs();
   fixed.set_vocab_size(static_cast<uint32_t>(config.vocab_size));
   fixed.set_context_tokens_max(static_cast<uint32_t>(config.context_tokens_max));
   fixed.set_kv_pages_total(static_cast<uint32_t>(pool_->pages_total()));

@@ -36,6 +36,7 @@ Worker::Worker(const WorkerOptions& options, Forward forward, KvPool* pool, cons
   metrics_->kv_pages_total.Set(pool->pages_total());
   metrics_->kv_pages_free.Set(pool->pages_free());
   metrics_->tokens_per_second.Set(options.tokens_per_s_guess);
+  sender_->SetTokensPerSecond(options.tokens_per_s_guess);
 }
 
 // --- any thread ---
@@ -273,13 +274,10 @@ void Worker::HandOff(Prompt& prompt, const Chunk& last, absl::Span<const float> 
   record.set_request_id(prompt.request.request_id());
   *record.mutable_prompt_ids() = prompt.request.prompt_ids();
   *record.mutable_sampling() = prompt.request.sampling();
-  // Where every choice ends with its first token decode computes nothing, and what has not been sent by now is not.
-  const int64_t sent = options_.send_when == SendWhen::kLayer   ? prompt.tokens()
-                       : options_.send_when == SendWhen::kChunk ? last.first_token
-                                                                : 0;
-  const int64_t kv_from_token = prompt.ticket.kv_from_token();
-  record.set_kv_from_token(static_cast<uint32_t>(kv_from_token));
-  record.set_kv_tokens(static_cast<uint32_t>(*all_finished ? std::max(sent, kv_from_token) : prompt.tokens()));
+  // Where every choice ends with its first token decode computes nothing and needs no KV.
+  const uint32_t kv_from_token = prompt.ticket.kv_from_token();
+  record.set_kv_from_token(kv_from_token);
+  record.set_kv_tokens(*all_finished ? kv_from_token : static_cast<uint32_t>(prompt.tokens()));
   record.mutable_usage()->set_prompt_tokens(static_cast<uint32_t>(prompt.tokens()));
   record.mutable_usage()->set_cached_tokens(static_cast<uint32_t>(prompt.cached_tokens));
   record.mutable_usage()->set_completion_tokens(static_cast<uint32_t>(prompt.generation.sampling.n));
@@ -337,6 +335,7 @@ void Worker::CountComputed(int64_t tokens, absl::Duration took) {
   absl::MutexLock lock(&mutex_);
   load_.queued_tokens -= tokens;
   if (recent_seconds_ > 0) load_.tokens_per_s = recent_tokens_ / recent_seconds_;
+  sender_->SetTokensPerSecond(load_.tokens_per_s);
 }
 
 void Worker::Publish() {

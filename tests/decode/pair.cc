@@ -35,18 +35,20 @@ template <typename Options>
 void SetCommon(Options& options, char** arguments) {
   options.model_path = arguments[0];
   options.page_tokens = std::stoi(arguments[1]);
-  options.announce_fd = std::stoi(arguments[2]);
+  options.kv_store = arguments[2];
+  options.announce_fd = std::stoi(arguments[5]);
   options.kv_memory_bytes = int64_t{64} << 20;
   options.cluster_key = kPairKey;
 }
 }  // namespace
 
 std::vector<std::string> ToArguments(const WorkerSpec& spec, int announce_fd) {
-  return {"--worker", spec.role, spec.model, std::to_string(spec.page_tokens), std::to_string(announce_fd)};
+  return {"--worker",    spec.role,    spec.model, std::to_string(spec.page_tokens),
+          spec.kv_store, spec.kv_wire, spec.send,  std::to_string(announce_fd)};
 }
 
 int RunWorkerMain(int argc, char** argv) {
-  SLUICE_CHECK(argc == 6);
+  SLUICE_CHECK(argc == 9);
   // A test that dies leaves no processes behind.
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   Status status;
@@ -57,6 +59,8 @@ int RunWorkerMain(int argc, char** argv) {
   } else {
     PrefillOptions options;
     SetCommon(options, argv + 3);
+    options.kv_wire = argv[6];
+    options.send = argv[7];
     options.batch_tokens_max = 64;
     status = RunPrefill(options);
   }

@@ -25,6 +25,9 @@ struct WorkerSpec {
   std::string role;  // "prefill" or "decode"
   std::string model;
   int page_tokens = 16;
+  std::string kv_store = "bf16";
+  std::string kv_wire = "bf16";  // prefill's
+  std::string send = "layer";    // likewise
 };
 std::vector<std::string> ToArguments(const WorkerSpec& spec, int announce_fd);
 // The program started again: runs the worker that ToArguments described, and returns its exit status.

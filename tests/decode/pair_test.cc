@@ -149,6 +149,38 @@ TEST_F(PairTest, APrefillWithAnotherPageSizeGivesTheSameAnswers) {
   EXPECT_TRUE(decode_.AllPagesComeBack());
 }
 
+TEST_F(PairTest, WhenKvLeavesDoesNotChangeTheAnswer) {
+  for (const char* send : {"chunk", "prompt"}) {
+    const WorkerProcess other({.role = "prefill", .model = kTinyModel, .send = send});
+    PrefillClient prefill(other.address("grpc"));
+    for (const int tokens : {1, 2, 15, 16, 17, 200}) {
+      for (const int max_tokens : {1, 20}) {
+        const auto answer = Ask(decode_, prefill, Prompt(tokens), Greedy(max_tokens));
+        ASSERT_TRUE(answer.ok()) << send << ": " << answer.status();
+        ExpectSame(*answer, AnswerWhole(kTinyModel, Prompt(tokens), Greedy(max_tokens)));
+      }
+    }
+  }
+  EXPECT_TRUE(decode_.AllPagesComeBack());
+}
+
+TEST_F(PairTest, AWireCodecThatLosesNothingDoesNotChangeTheAnswerAndTheOthersStillGiveOne) {
+  for (const char* wire : {"f32", "f16", "int8", "fp8", "auto"}) {
+    const WorkerProcess other({.role = "prefill", .model = kTinyModel, .kv_wire = wire});
+    PrefillClient prefill(other.address("grpc"));
+    for (const int tokens : {1, 17, 200}) {
+      const auto answer = Ask(decode_, prefill, Prompt(tokens), Greedy(20));
+      ASSERT_TRUE(answer.ok()) << wire << ": " << answer.status();
+      if (std::strcmp(wire, "f32") == 0) {
+        ExpectSame(*answer, AnswerWhole(kTinyModel, Prompt(tokens), Greedy(20)));
+      } else {
+        EXPECT_EQ(answer->tokens[0].size(), 20u) << wire;
+      }
+    }
+  }
+  EXPECT_TRUE(decode_.AllPagesComeBack());
+}
+
 TEST_F(PairTest, TerminationLetsWhatRunsFinish) {
   const auto stream = Running(Prompt(20), Greedy(400));
   decode_process_.Signal(SIGTERM);

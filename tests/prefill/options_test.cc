@@ -23,16 +23,19 @@ TEST(PrefillOptions, EveryProblemIsNamedAtOnce) {
   options.kv_store = "int9";
   options.kv_test_faults = "flood@1";
   options.send = "never";
+  options.kv_wire = "int5";
+  options.frame_bytes_min = options.frame_bytes_max + 1;
   options.send_memory_bytes = 1;
   options.request_bytes_max = int64_t{1} << 31;
   options.drain_max = absl::ZeroDuration();
   const Status status = options.Validate();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(status.message()),
-              AllOf(HasSubstr("model_path is empty"), HasSubstr("listen is 'nowhere'"), HasSubstr("threads is 0"),
-                    HasSubstr("prefix_cache_pages is -2"), HasSubstr("int9"), HasSubstr("flood@1"),
-                    HasSubstr("'never' is none of layer"), HasSubstr("request_bytes_max is 2147483648"),
-                    HasSubstr("send_memory_bytes is 1"), HasSubstr("drain_max")));
+  EXPECT_THAT(
+      std::string(status.message()),
+      AllOf(HasSubstr("model_path is empty"), HasSubstr("listen is 'nowhere'"), HasSubstr("threads is 0"),
+            HasSubstr("prefix_cache_pages is -2"), HasSubstr("int9"), HasSubstr("flood@1"),
+            HasSubstr("'never' is none of layer"), HasSubstr("kv_wire: "), HasSubstr("frame_bytes_min is 4194305"),
+            HasSubstr("request_bytes_max is 2147483648"), HasSubstr("send_memory_bytes is 1"), HasSubstr("drain_max")));
 }
 
 }  // namespace

@@ -48,7 +48,10 @@ class TestDecode final : public Receiver {
     EXPECT_EQ(header.epoch.value, hello.epoch());
     EXPECT_EQ(header.layout_hash, LayoutHash(hello.layout()));
     absl::MutexLock lock(&mutex);
-    if (header.kind == FrameKind::kKv) TakeKv(header, payload);
+    if (header.kind == FrameKind::kKv) {
+      TakeKv(header, payload);
+      if (hello.credit_bytes() > 0) SendAnswer(connection, {.kind = FrameKind::kCredit}, EncodeCredit(payload.size()));
+    }
     if (header.kind == FrameKind::kAbort) aborted.push_back(header.reservation.value);
     if (header.kind != FrameKind::kCommit) return;
     EXPECT_TRUE(records[header.reservation.value].ParseFromArray(payload.data(), static_cast<int>(payload.size())));
@@ -77,14 +80,21 @@ class TestDecode final : public Receiver {
   void TakeKv(const KvFrameHeader& header, const std::vector<std::byte>& payload) {
     check_kv_(header, payload);
     auto& tokens = received[header.reservation.value];
-    for (uint32_t t = header.first_token; t < header.first_token + header.tokens; ++t)
-      EXPECT_TRUE(tokens.insert({header.layer, t}).second) << "twice: layer " << header.layer << " token " << t;
+    for (int layer = header.layer; layer < header.layer + header.layers; ++layer) {
+      for (uint32_t t = header.first_token; t < header.first_token + header.tokens; ++t)
+        EXPECT_TRUE(tokens.insert({layer, t}).second) << "twice: layer " << layer << " token " << t;
+    }
   }
 
   void Answer(ConnectionId connection, const KvFrameHeader& of, const Status& status) {
-    const auto payload = std::make_shared<std::string>(  // shared with the send's completion, which may come later
-        MakeTransferResult(of.request, of.reservation, of.generation, status).SerializeAsString());
-    const KvFrameHeader header = {.kind = FrameKind::kResult, .payload_bytes = payload->size(), .request = of.request};
+    SendAnswer(connection, {.kind = FrameKind::kResult, .request = of.request},
+               MakeTransferResult(of.request, of.reservation, of.generation, status).SerializeAsString());
+  }
+
+  void SendAnswer(ConnectionId connection, KvFrameHeader header, std::string bytes_of_payload) {
+    // Shared with the send's completion, which may come later.
+    const auto payload = std::make_shared<std::string>(std::move(bytes_of_payload));
+    header.payload_bytes = payload->size();
     const absl::Span<const std::byte> bytes(reinterpret_cast<const std::byte*>(payload->data()), payload->size());
     std::string encoded = Encode(header, bytes);
     if (corrupt_results) encoded[77] = static_cast<char>(encoded[77] ^ 1);

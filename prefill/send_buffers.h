@@ -1,0 +1,51 @@
+// Memory for bodies that the transport may still read: taken and touched at start-up, given out in pieces of any size
+// by first fit. Of the sender's thread.
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <optional>
+
+#include "absl/types/span.h"
+#include "common/buffer.h"
+#include "common/status.h"
+
+namespace sluice::prefill {
+
+class SendBuffers {
+ public:
+  // ResourceExhausted where the memory cannot be had.
+  static StatusOr<std::unique_ptr<SendBuffers>> Create(size_t bytes);
+
+  // Move-only handle of one piece; gives it back in its destructor. The SendBuffers outlives it.
+  class Lease {
+   public:
+    Lease() = default;
+    Lease(Lease&& other) noexcept;
+    Lease& operator=(Lease&& other) noexcept;
+    ~Lease();
+    absl::Span<std::byte> bytes() const { return bytes_; }
+
+   private:
+    friend class SendBuffers;
+    Lease(SendBuffers* buffers, absl::Span<std::byte> bytes) : buffers_(buffers), bytes_(bytes) {}
+    SendBuffers* buffers_ = nullptr;
+    absl::Span<std::byte> bytes_;
+  };
+
+  // Nothing where no gap is large enough; never waits. REQUIRES: bytes > 0.
+  std::optional<Lease> Take(size_t bytes);
+
+  size_t bytes_free() const { return bytes_free_; }
+
+ private:
+  explicit SendBuffers(Buffer buffer);
+  void GiveBack(absl::Span<std::byte> bytes);
+
+  Buffer buffer_;
+  size_t bytes_free_ = 0;
+  std::map<size_t, size_t> gaps_;  // offset -> bytes, neighbours merged
+};
+
+}  // namespace sluice::prefill
