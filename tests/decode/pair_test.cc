@@ -38,7 +38,7 @@ void ExpectSame(const Answer& answer, const Answer& whole) {
   EXPECT_EQ(answer.finish, whole.finish);
   EXPECT_EQ(answer.usage.prompt_tokens(), whole.usage.prompt_tokens());
   EXPECT_EQ(answer.usage.completion_tokens(), whole.usage.completion_tokens());
-  EXPECT_EQ(answer.usage.cached_tokens(), 0u);
+  EXPECT_LT(answer.usage.cached_tokens(), answer.usage.prompt_tokens()) << "the last token is always computed";
 }
 
 class PairTest : public testing::Test {
