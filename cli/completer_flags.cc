@@ -39,7 +39,8 @@ StatusOr<std::unique_ptr<Completer>> MakeCompleter(const CompleterFlags& flags) 
   options.threads = flags.local.threads > 0 ? flags.local.threads
                                             : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   options.exact = flags.local.exact;
-  SLUICE_ASSIGN_OR_RETURN(options.kv_store, ParseKvCodec(flags.local.kv_store));
+  options.kv_store = flags.local.kv_store;
+  if (options.kv_store != "auto") SLUICE_RETURN_IF_ERROR(ParseKvCodec(options.kv_store).status());
   return LocalModel::Open(options);
 }
 

@@ -180,7 +180,7 @@ void AddLocalModelFlags(CLI::App& app, LocalModelFlags* flags) {
       ->group("Model");
   app.add_flag("--exact", flags->exact, "Compute in f32 with dequantised weights: slower, for comparisons")
       ->group("Model");
-  app.add_option("--kv-store", flags->kv_store, "How KV is kept, bf16 or f32")
+  app.add_option("--kv-store", flags->kv_store, "How KV is kept: auto, f32, bf16, f16, fp8, int8, int4 or mla-fp8")
       ->capture_default_str()
       ->type_name("CODEC")
       ->check(CLI::IsMember({"bf16", "f32"}).description(""))

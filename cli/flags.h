@@ -37,7 +37,7 @@ struct LocalModelFlags {
   std::string model;
   int threads = 0;  // 0: one for each CPU that this process may use
   bool exact = false;
-  std::string kv_store = "bf16";
+  std::string kv_store = "auto";
 };
 void AddLocalModelFlags(CLI::App& app, LocalModelFlags* flags);
 

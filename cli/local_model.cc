@@ -82,7 +82,7 @@ Status LocalModel::MakeRoom(int64_t tokens) {
     cached_ids_.clear();
     KvPoolOptions pool;
     pool.layout = KvLayout::Of(transformer_->config());
-    pool.codec = options_.kv_store;
+    SLUICE_ASSIGN_OR_RETURN(pool.codec, ChooseStoreCodec(options_.kv_store, pool.layout));
     pool.page_tokens = kPageTokens;
     pool.pages = static_cast<int>((std::max(slots, tokens) + kPageTokens - 1) / kPageTokens);
     kv_.reset();

@@ -19,8 +19,8 @@ struct LocalModelOptions {
   std::string path;
   int threads = 1;
   bool exact = false;
-  KvCodec kv_store = KvCodec::kBf16;
-  int batch_tokens_max = 512;  // of one step while the prompt is computed
+  std::string kv_store = "auto";  // a codec's name, or what ChooseStoreCodec takes
+  int batch_tokens_max = 512;     // of one step while the prompt is computed
 };
 
 class LocalModel final : public Completer {

@@ -1,11 +1,9 @@
 #include "kernels/attention.h"
 
 #include <algorithm>
-#include <cmath>
-#include <cstring>
 #include <limits>
 
-#include "kernels/portable_kernels.h"
+#include "kernels/codec/hadamard.h"
 #include "kernels/simd_kernels.h"
 
 namespace sluice {
@@ -40,16 +38,17 @@ int64_t ItemsMax(const AttentionShape& shape, int64_t tokens_max, int64_t contex
   return tokens_max * shape.kv_heads + PartialsMax(shape, context_tokens_max) / Group(shape);
 }
 
+}  // namespace
+
 // One thread's scratch, cut from a run of bytes; Layout(null) computes the size.
-struct BlockScratch {
-  float *q, *acc, *span_acc, *scores, *k_tile, *v_tile, *max, *sum, *span_max, *span_sum;
-  int32_t* visible;
-  const void** k_rows;
-  const void** v_rows;
+struct Attention::Scratch {
+  float *q, *acc, *span_acc, *scores, *k_tile, *v_tile, *row_scales, *max, *sum, *span_max, *span_sum, *q_scales;
+  int32_t *visible, *q_pairs, *q_offsets;
+  const void **k_rows, **v_rows, **k_scales, **v_scales;
   size_t bytes;
 
-  static BlockScratch Layout(const AttentionShape& shape, std::byte* base) {
-    BlockScratch s;
+  static Scratch Layout(const AttentionShape& shape, std::byte* base) {
+    Scratch s;
     size_t used = 0;
     const auto take = [&](auto*& p, size_t count) {
       p = reinterpret_cast<std::remove_reference_t<decltype(p)>>(base + used);
@@ -60,64 +59,27 @@ struct BlockScratch {
     const auto value_dims = static_cast<size_t>(ValueStride(shape));
     take(s.q, rows * key_dims);
     for (float** p : {&s.acc, &s.span_acc}) take(*p, rows * value_dims);
-    for (float** p : {&s.max, &s.sum, &s.span_max, &s.span_sum}) take(*p, rows);
+    for (float** p : {&s.max, &s.sum, &s.span_max, &s.span_sum, &s.q_scales}) take(*p, rows);
     take(s.scores, rows * kSpanKeys);
     take(s.k_tile, kKeyTile * key_dims);
     take(s.v_tile, kValueTile * value_dims);
+    take(s.row_scales, std::max<size_t>(kSpanKeys, key_dims / kInt4Group * kKeyTile));
     take(s.visible, rows);
-    take(s.k_rows, kSpanKeys);
-    take(s.v_rows, kSpanKeys);
+    take(s.q_pairs, rows * key_dims / 2);
+    take(s.q_offsets, rows * key_dims / kInt4Group);
+    for (const void*** p : {&s.k_rows, &s.v_rows, &s.k_scales, &s.v_scales}) take(*p, kSpanKeys);
     s.bytes = used;
     return s;
   }
-};
+  static size_t Bytes(const AttentionShape& shape) { return Layout(shape, nullptr).bytes; }
 
-// The running softmax of rows that have seen nothing.
-void ClearRows(const BlockScratch& s, int rows, int dims) {
-  std::fill(s.max, s.max + rows, -std::numeric_limits<float>::infinity());
-  std::fill(s.sum, s.sum + rows, 0.0f);
-  std::fill(s.acc, s.acc + rows * dims, 0.0f);
-}
-
-size_t ScratchBytes(const AttentionShape& shape) { return BlockScratch::Layout(shape, nullptr).bytes; }
-
-}  // namespace
-
-// The specification: what the vector kernels compute, in plain loops.
-void AttendSpanPortable(const AttentionSpan& s) {
-  const auto element = [&s](const void* row, int c) {
-    return s.bf16 ? Bf16ToF32(static_cast<const uint16_t*>(row)[c]) : static_cast<const float*>(row)[c];
-  };
-  for (int row = 0; row < s.rows; ++row) {
-    float* scores = s.scores + row * kSpanKeys;
-    float* out = s.out + row * s.value_stride;
-    std::fill(out, out + s.value_stride, 0.0f);
-    float max = -std::numeric_limits<float>::infinity();
-    for (int k = 0; k < s.visible[row]; ++k) {
-      float score = 0;
-      for (int c = 0; c < s.key_dim; ++c) score += s.q[row * s.key_stride + c] * element(s.k_rows[k], c);
-      scores[k] = score;
-      max = std::max(max, score);
-    }
-    float sum = 0;
-    for (int k = 0; k < s.visible[row]; ++k) {
-      const float p = std::exp(scores[k] - max);
-      sum += p;
-      for (int c = 0; c < s.value_dim; ++c) out[c] += p * element(s.v_rows[k], c);
-    }
-    s.max[row] = max;
-    s.sum[row] = sum;
+  // The running softmax of rows that have seen nothing.
+  void Clear(int rows, int dims) const {
+    std::fill(max, max + rows, -std::numeric_limits<float>::infinity());
+    std::fill(sum, sum + rows, 0.0f);
+    std::fill(acc, acc + rows * dims, 0.0f);
   }
-}
-
-void MergeSpanPortable(const AttentionMerge& m) {
-  const float max = std::max(*m.max, m.span_max);
-  const float old_scale = std::exp(*m.max - max);
-  const float new_scale = std::exp(m.span_max - max);
-  for (int c = 0; c < m.dim; ++c) m.acc[c] = m.acc[c] * old_scale + m.span_acc[c] * new_scale;
-  *m.sum = *m.sum * old_scale + m.span_sum * new_scale;
-  *m.max = max;
-}
+};
 
 // Rows of `tokens` tokens of one sequence and kv head over spans [first_span, first_span + spans). With `partial` >= 0
 // the item is one span of several, and its results wait in slots partial + row * all_spans + span for the merge.
@@ -134,6 +96,7 @@ struct Attention::Item {
 
 struct Attention::Work {
   const PagedKv* kv;
+  const KvCodecInfo* codec;
   const float* q;
   int64_t q_stride;
   float* out;
@@ -143,7 +106,7 @@ struct Attention::Work {
 
 size_t Attention::Bytes(const AttentionShape& shape, int64_t tokens_max, int64_t context_tokens_max, int threads) {
   return static_cast<size_t>(ItemsMax(shape, tokens_max, context_tokens_max)) * sizeof(Item) +
-         ScratchBytes(shape) * static_cast<size_t>(threads) +
+         Scratch::Bytes(shape) * static_cast<size_t>(threads) +
          static_cast<size_t>(PartialsMax(shape, context_tokens_max) * PartialFloats(shape)) * sizeof(float);
 }
 
@@ -164,7 +127,7 @@ StatusOr<Attention> Attention::Create(const AttentionShape& shape, int64_t token
   const auto partials = static_cast<size_t>(PartialsMax(shape, context_tokens_max) * PartialFloats(shape));
   SLUICE_ASSIGN_OR_RETURN(attention.items_, Buffer::Create(items * sizeof(Item), /*touch=*/true));
   SLUICE_ASSIGN_OR_RETURN(attention.scratch_,
-                          Buffer::Create(ScratchBytes(shape) * static_cast<size_t>(threads), /*touch=*/true));
+                          Buffer::Create(Scratch::Bytes(shape) * static_cast<size_t>(threads), /*touch=*/true));
   SLUICE_ASSIGN_OR_RETURN(attention.partials_, Buffer::Create(partials * sizeof(float), /*touch=*/true));
   return attention;
 }
@@ -172,8 +135,13 @@ StatusOr<Attention> Attention::Create(const AttentionShape& shape, int64_t token
 void Attention::Run(const PagedKv& kv, absl::Span<const AttentionSequence> sequences, const float* q, int64_t q_stride,
                     float* out, int64_t out_stride, ThreadPool& pool) {
   SLUICE_CHECK(pool.threads() <= threads_, "threads ", pool.threads());
-  SLUICE_CHECK(kv.type == DType::kBf16 || kv.type == DType::kF32, "KV of type ", Traits(kv.type).name.data());
-  const Work work = {&kv, q, q_stride, out, out_stride, &ActiveKernels()};
+  const KvCodecInfo& codec = Info(kv.codec);
+  const bool latent = kv.codec == KvCodec::kMlaFp8;
+  const KvRowShape key = {.channels = latent ? shape_.value_dim : shape_.key_dim,
+                          .rope = latent ? shape_.key_dim - shape_.value_dim : 0};
+  const KvRowShape value = latent ? key : KvRowShape{.channels = shape_.value_dim};
+  SLUICE_CHECK(codec.check(key).ok() && codec.check(value).ok(), "KV rows of ", shape_.key_dim, ", ", shape_.value_dim);
+  const Work work = {&kv, &codec, q, q_stride, out, out_stride, &ActiveKernels()};
   const int block_tokens = BlockTokens(shape_);
   Item* items = items_.as<Item>();
   int64_t count = 0;
@@ -220,9 +188,24 @@ void Attention::Run(const PagedKv& kv, absl::Span<const AttentionSequence> seque
   pool.ParallelFor(merges, [&](int64_t i, int thread) { MergePartials(work, items[i], thread); });
 }
 
+// The item's rows of q, scaled, rotated where the codec is, with zeros behind.
+void Attention::LoadQueries(const Work& work, const Item& item, float* q) const {
+  const int group = Group(shape_);
+  const int dims = KeyStride(shape_);
+  const int64_t first_row = item.sequence->token + item.first_token;
+  for (int r = 0; r < item.tokens * group; ++r, q += dims) {
+    const float* in = work.q + (first_row + r / group) * work.q_stride +
+                      static_cast<ptrdiff_t>(item.kv_head * group + r % group) * shape_.key_dim;
+    if (work.codec->rotated) {
+      RotateRow(in, shape_.key_dim, q);
+      in = q;
+    }
+    for (int c = 0; c < dims; ++c) q[c] = c < shape_.key_dim ? in[c] * shape_.scale : 0.0f;
+  }
+}
+
 // Where keys [first_key, first_key + keys) of the item's sequence and kv head lie.
-void Attention::FindKeys(const Work& work, const Item& item, int64_t first_key, int keys, const void** k_rows,
-                         const void** v_rows) const {
+void Attention::FindKeys(const Work& work, const Item& item, int64_t first_key, int keys, const Scratch& s) const {
   const PagedKv& kv = *work.kv;
   for (int k = 0; k < keys;) {
     const int64_t position = first_key + k;
@@ -231,8 +214,10 @@ void Attention::FindKeys(const Work& work, const Item& item, int64_t first_key, 
     const int end = std::min(keys, k + kv.page_tokens - slot);
     auto row = static_cast<size_t>(slot * shape_.kv_heads + item.kv_head);
     for (; k < end; ++k, row += static_cast<size_t>(shape_.kv_heads)) {
-      k_rows[k] = kv.k + page + row * kv.k_row_bytes;
-      v_rows[k] = kv.v + page + row * kv.v_row_bytes;
+      s.k_rows[k] = kv.k.codes + page + row * kv.k.code_bytes;
+      s.v_rows[k] = kv.v.codes + page + row * kv.v.code_bytes;
+      s.k_scales[k] = kv.k.scales + page + row * kv.k.scale_bytes;
+      s.v_scales[k] = kv.v.scales + page + row * kv.v.scale_bytes;
     }
   }
 }
@@ -242,21 +227,15 @@ void Attention::RunItem(const Work& work, const Item& item, int thread) {
   const int key_dims = KeyStride(shape_);
   const int dims = ValueStride(shape_);
   const auto rows = static_cast<int>(item.tokens * group);
-  const BlockScratch s =
-      BlockScratch::Layout(shape_, scratch_.data() + ScratchBytes(shape_) * static_cast<size_t>(thread));
-  const int64_t first_row = item.sequence->token + item.first_token;
-  for (int r = 0; r < rows; ++r) {
-    const float* q =
-        work.q + (first_row + r / group) * work.q_stride + (item.kv_head * group + r % group) * shape_.key_dim;
-    for (int c = 0; c < key_dims; ++c) s.q[r * key_dims + c] = c < shape_.key_dim ? q[c] * shape_.scale : 0.0f;
-  }
-  ClearRows(s, rows, dims);
+  const Scratch s = Scratch::Layout(shape_, scratch_.data() + Scratch::Bytes(shape_) * static_cast<size_t>(thread));
+  LoadQueries(work, item, s.q);
+  s.Clear(rows, dims);
 
   const int64_t first_position = item.sequence->start_position + item.first_token;
   for (int span = item.first_span; span < item.first_span + item.spans; ++span) {
     const int64_t first_key = int64_t{span} * kSpanKeys;
     const auto keys = static_cast<int>(std::min<int64_t>(kSpanKeys, first_position + item.tokens - first_key));
-    FindKeys(work, item, first_key, keys, s.k_rows, s.v_rows);
+    FindKeys(work, item, first_key, keys, s);
     for (int r = 0; r < rows; ++r) {
       s.visible[r] =
           static_cast<int32_t>(std::clamp<int64_t>(first_position + r / group + 1 - first_key, 0, kSpanKeys));
@@ -269,11 +248,19 @@ void Attention::RunItem(const Work& work, const Item& item, int thread) {
                                .key_stride = key_dims,
                                .value_dim = shape_.value_dim,
                                .value_stride = dims,
-                               .bf16 = work.kv->type == DType::kBf16,
+                               .codec = work.kv->codec,
+                               .k_bytes = static_cast<int>(work.codec->code_bytes({.channels = shape_.key_dim})),
+                               .v_bytes = static_cast<int>(work.codec->code_bytes({.channels = shape_.value_dim})),
                                .k_rows = s.k_rows,
                                .v_rows = s.v_rows,
+                               .k_scales = s.k_scales,
+                               .v_scales = s.v_scales,
                                .k_tile = s.k_tile,
                                .v_tile = s.v_tile,
+                               .row_scales = s.row_scales,
+                               .q_pairs = s.q_pairs,
+                               .q_offsets = s.q_offsets,
+                               .q_scales = s.q_scales,
                                .scores = s.scores,
                                .max = s.span_max,
                                .sum = s.span_sum,
@@ -297,9 +284,8 @@ void Attention::RunItem(const Work& work, const Item& item, int thread) {
 void Attention::MergePartials(const Work& work, const Item& item, int thread) {
   const int group = Group(shape_);
   const int dims = ValueStride(shape_);
-  const BlockScratch s =
-      BlockScratch::Layout(shape_, scratch_.data() + ScratchBytes(shape_) * static_cast<size_t>(thread));
-  ClearRows(s, item.tokens * group, dims);
+  const Scratch s = Scratch::Layout(shape_, scratch_.data() + Scratch::Bytes(shape_) * static_cast<size_t>(thread));
+  s.Clear(item.tokens * group, dims);
   for (int r = 0; r < item.tokens * group; ++r) {
     const int64_t position = item.sequence->start_position + item.first_token + r / group;
     const float* slots = partials_.as<float>() + (item.partial + int64_t{r} * item.all_spans) * PartialFloats(shape_);
@@ -311,7 +297,7 @@ void Attention::MergePartials(const Work& work, const Item& item, int thread) {
   WriteRows(work, item, s.acc, s.sum);
 }
 
-// out = acc / sum, the end of both ways.
+// out = acc / sum, rotated back: the end of both ways.
 void Attention::WriteRows(const Work& work, const Item& item, const float* acc, const float* sum) const {
   const int group = Group(shape_);
   const int dims = ValueStride(shape_);
@@ -321,6 +307,7 @@ void Attention::WriteRows(const Work& work, const Item& item, const float* acc, 
                  static_cast<ptrdiff_t>(item.kv_head * group + r % group) * shape_.value_dim;
     const float scale = 1.0f / sum[r];
     for (int c = 0; c < shape_.value_dim; ++c) out[c] = acc[r * dims + c] * scale;
+    if (work.codec->rotated) RotateRow(out, shape_.value_dim, out);
   }
 }
 

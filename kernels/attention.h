@@ -13,22 +13,27 @@
 
 #include "absl/types/span.h"
 #include "common/buffer.h"
-#include "common/dtype.h"
 #include "common/status.h"
 #include "common/thread_pool.h"
+#include "kernels/codec/codec.h"
 
 namespace sluice {
 
-// Where one layer of a paged cache lies. A page's K is [page_tokens, kv_heads] rows, and so is its V. The two may be
-// the same rows: in MLA a value is the first part of its key.
+// Rows of page 0, [page_tokens, kv_heads]: their codes and, where the codec has such a plane, their scales.
+struct KvRows {
+  const std::byte* codes = nullptr;
+  const std::byte* scales = nullptr;
+  size_t code_bytes = 0;   // from a row to the next
+  size_t scale_bytes = 0;  // likewise
+};
+
+// Where one layer of a paged cache lies. K and V may be the same rows: in MLA a value is the first part of its key.
 struct PagedKv {
-  const std::byte* k = nullptr;  // of page 0
-  const std::byte* v = nullptr;  // of page 0
-  size_t k_row_bytes = 0;        // from a row to the next
-  size_t v_row_bytes = 0;
+  KvRows k;
+  KvRows v;
   size_t page_stride_bytes = 0;  // from a page to the next
   int page_tokens = 0;
-  DType type = DType::kBf16;  // kBf16 or kF32
+  KvCodec codec = KvCodec::kBf16;  // mla-fp8 where a value is its key's latent
 };
 
 struct AttentionShape {
@@ -65,8 +70,9 @@ class Attention {
  private:
   struct Item;
   struct Work;
-  void FindKeys(const Work& work, const Item& item, int64_t first_key, int keys, const void** k_rows,
-                const void** v_rows) const;
+  struct Scratch;
+  void LoadQueries(const Work& work, const Item& item, float* q) const;
+  void FindKeys(const Work& work, const Item& item, int64_t first_key, int keys, const Scratch& s) const;
   void RunItem(const Work& work, const Item& item, int thread);
   void MergePartials(const Work& work, const Item& item, int thread);
   void WriteRows(const Work& work, const Item& item, const float* acc, const float* sum) const;

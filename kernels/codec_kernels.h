@@ -33,5 +33,6 @@ struct CodecKernels {
 };
 
 inline constexpr int kInt4Group = 32;
+inline constexpr int kMlaTile = 128;  // channels of a latent that share a scale
 
 }  // namespace sluice

@@ -215,10 +215,9 @@ void FromInt4(const uint8_t* codes, int groups, const uint16_t* scales, float* x
       const F f = L::Set(factors[g]);
       const int group = first + g;
       for (int i = 0; i < kInt4Group / 2; i += kW) {
-        F low, high;
-        L::LoadNibbles(codes + group * kInt4Group / 2 + i, &low, &high);
-        L::Store(x + group * kInt4Group + i, L::Mul(low, f));
-        L::Store(x + group * kInt4Group + kInt4Group / 2 + i, L::Mul(high, f));
+        const uint8_t* bytes = codes + group * kInt4Group / 2 + i;
+        L::Store(x + group * kInt4Group + i, L::Mul(L::LoadNibbles(bytes, 0), f));
+        L::Store(x + group * kInt4Group + kInt4Group / 2 + i, L::Mul(L::LoadNibbles(bytes, 4), f));
       }
     }
   }

@@ -1,4 +1,4 @@
-// f32 rows to the types that a KV cache is stored in.
+// f32 rows to rows of floats of another type.
 #pragma once
 
 #include <cstdint>

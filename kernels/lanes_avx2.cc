@@ -95,14 +95,14 @@ struct Avx2 {
   static void StoreInt8(int8_t* p, F x) { StoreLowBytes(p, _mm256_cvtps_epi32(x)); }
 
   // Codes are the upper bits of an f16 2^8 times smaller, but for those of NaN.
-  static F LoadFp8(const uint8_t* p) {
+  static F LoadSmallFp8(const uint8_t* p) {
     const __m128i codes = _mm_cvtepu8_epi16(LoadBytes(p));
     const __m128i magnitude = _mm_and_si128(codes, _mm_set1_epi16(0x7f));
     const __m128i nan = _mm_and_si128(_mm_cmpeq_epi16(magnitude, _mm_set1_epi16(0x7f)), _mm_set1_epi16(0x7c00));
     const __m128i sign = _mm_and_si128(_mm_slli_epi16(codes, 8), _mm_set1_epi16(INT16_MIN));
-    const __m128i half = _mm_or_si128(_mm_or_si128(_mm_slli_epi16(magnitude, 7), nan), sign);
-    return Mul(_mm256_cvtph_ps(half), Set(256.0f));
+    return _mm256_cvtph_ps(_mm_or_si128(_mm_or_si128(_mm_slli_epi16(magnitude, 7), nan), sign));
   }
+  static F LoadFp8(const uint8_t* p) { return Mul(LoadSmallFp8(p), Set(256.0f)); }
   // As F32ToE4m3 of common/dtype.h. Adding 2^14 rounds to multiples of 2^-9, the step of the subnormal codes.
   static void StoreFp8(uint8_t* p, F x) {
     const __m256i bits = _mm256_castps_si256(x);
@@ -119,11 +119,11 @@ struct Avx2 {
     StoreLowBytes(p, _mm256_blendv_epi8(code, _mm256_set1_epi32(0x7f), nan));
   }
 
-  static void LoadNibbles(const uint8_t* p, F* low, F* high) {
-    const __m256i bytes = _mm256_cvtepu8_epi32(LoadBytes(p));
-    const __m256i eight = _mm256_set1_epi32(8);
-    *low = _mm256_cvtepi32_ps(_mm256_sub_epi32(_mm256_and_si256(bytes, _mm256_set1_epi32(15)), eight));
-    *high = _mm256_cvtepi32_ps(_mm256_sub_epi32(_mm256_srli_epi32(bytes, 4), eight));
+  // The nibbles of eight bytes from bit `shift` on, less 8.
+  static F LoadNibbles(const uint8_t* p, int shift) {
+    const __m256i nibbles =
+        _mm256_and_si256(_mm256_srli_epi32(_mm256_cvtepu8_epi32(LoadBytes(p)), shift), _mm256_set1_epi32(15));
+    return _mm256_cvtepi32_ps(_mm256_sub_epi32(nibbles, _mm256_set1_epi32(8)));
   }
   // Each rounded to a whole number of [-8, 7].
   static void StoreNibbles(uint8_t* p, F low, F high) {
@@ -133,6 +133,35 @@ struct Avx2 {
     };
     StoreLowBytes(p, _mm256_or_si256(nibble(low), _mm256_slli_epi32(nibble(high), 4)));
   }
+
+  // Words, which F carries as bits. Of a word's bytes 0 .. 3 the even or the odd ones as two signed halves; of its
+  // nibbles those at `shift` and `shift` + 16.
+  static F SetWord(uint32_t x) { return _mm256_castsi256_ps(_mm256_set1_epi32(static_cast<int>(x))); }
+  static F AddWords(F a, F b) {
+    return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(a), _mm256_castps_si256(b)));
+  }
+  static F WordsToF32(F x) { return _mm256_cvtepi32_ps(_mm256_castps_si256(x)); }
+  static F EvenBytes(F x) {
+    return _mm256_castsi256_ps(_mm256_srai_epi16(_mm256_slli_epi16(_mm256_castps_si256(x), 8), 8));
+  }
+  static F OddBytes(F x) { return _mm256_castsi256_ps(_mm256_srai_epi16(_mm256_castps_si256(x), 8)); }
+  static F NibblePairs(F x, int shift) {
+    return _mm256_castsi256_ps(
+        _mm256_and_si256(_mm256_srli_epi32(_mm256_castps_si256(x), shift), _mm256_set1_epi32(0x000f000f)));
+  }
+  // sum + a's halves times b's.
+  static F DotPairs(F sum, F a, F b) {
+    return _mm256_castsi256_ps(
+        _mm256_add_epi32(_mm256_castps_si256(sum), _mm256_madd_epi16(_mm256_castps_si256(a), _mm256_castps_si256(b))));
+  }
+  // Of each four rounded x the pairs (0, 2) and (1, 3).
+  static void StorePairs(int32_t* p, F x) {
+    const __m256i words = _mm256_cvtps_epi32(x);
+    const __m256i others = _mm256_slli_epi32(_mm256_shuffle_epi32(words, 0x4e), 16);
+    const __m256i pairs = _mm256_or_si256(_mm256_and_si256(words, _mm256_set1_epi32(0xffff)), others);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_castsi256_si128(_mm256_permute4x64_epi64(pairs, 0x08)));
+  }
+  static F SetF16(uint16_t x) { return _mm256_cvtph_ps(_mm_set1_epi16(static_cast<int16_t>(x))); }
 
   // Largest magnitudes as bits, of floats and of 16-bit floats in pairs.
   static F MaxMagnitude(F max, F x) {

@@ -1,7 +1,8 @@
 // Sixteen lanes of AVX-512, and every kernel that is written over lanes, compiled for them.
 #include "kernels/simd_kernels.h"
 
-#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
+#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__) && \
+    defined(__AVX512VNNI__)
 
 #include <immintrin.h>
 
@@ -84,14 +85,15 @@ struct Avx512 {
   static void StoreInt8(int8_t* p, F x) { StoreLowBytes(p, _mm512_cvtps_epi32(x)); }
 
   // Codes are the upper bits of an f16 2^8 times smaller, but for those of NaN.
-  static F LoadFp8(const uint8_t* p) {
+  static F LoadSmallFp8(const uint8_t* p) {
     const __m256i codes = _mm256_cvtepu8_epi16(LoadBytes(p));
     const __m256i magnitude = _mm256_and_si256(codes, _mm256_set1_epi16(0x7f));
     const __m256i sign = _mm256_and_si256(_mm256_slli_epi16(codes, 8), _mm256_set1_epi16(INT16_MIN));
     const __m256i finite = _mm256_or_si256(_mm256_slli_epi16(magnitude, 7), sign);
     const __mmask16 nan = _mm256_cmpeq_epi16_mask(magnitude, _mm256_set1_epi16(0x7f));
-    return Mul(_mm512_cvtph_ps(_mm256_mask_mov_epi16(finite, nan, _mm256_set1_epi16(0x7e00))), Set(256.0f));
+    return _mm512_cvtph_ps(_mm256_mask_mov_epi16(finite, nan, _mm256_set1_epi16(0x7e00)));
   }
+  static F LoadFp8(const uint8_t* p) { return Mul(LoadSmallFp8(p), Set(256.0f)); }
   // As F32ToE4m3 of common/dtype.h. Adding 2^14 rounds to multiples of 2^-9, the step of the subnormal codes.
   static void StoreFp8(uint8_t* p, F x) {
     const __m512i bits = _mm512_castps_si512(x);
@@ -108,11 +110,11 @@ struct Avx512 {
     StoreLowBytes(p, _mm512_mask_mov_epi32(code, nan, _mm512_set1_epi32(0x7f)));
   }
 
-  static void LoadNibbles(const uint8_t* p, F* low, F* high) {
-    const __m512i bytes = _mm512_cvtepu8_epi32(LoadBytes(p));
-    const __m512i eight = _mm512_set1_epi32(8);
-    *low = _mm512_cvtepi32_ps(_mm512_sub_epi32(_mm512_and_si512(bytes, _mm512_set1_epi32(15)), eight));
-    *high = _mm512_cvtepi32_ps(_mm512_sub_epi32(_mm512_srli_epi32(bytes, 4), eight));
+  // The nibbles of sixteen bytes from bit `shift` on, less 8.
+  static F LoadNibbles(const uint8_t* p, int shift) {
+    const __m512i words = _mm512_srli_epi32(_mm512_cvtepu8_epi32(LoadBytes(p)), static_cast<unsigned>(shift));
+    const __m512i nibbles = _mm512_and_si512(words, _mm512_set1_epi32(15));
+    return _mm512_cvtepi32_ps(_mm512_sub_epi32(nibbles, _mm512_set1_epi32(8)));
   }
   // Each rounded to a whole number of [-8, 7].
   static void StoreNibbles(uint8_t* p, F low, F high) {
@@ -122,6 +124,36 @@ struct Avx512 {
     };
     StoreLowBytes(p, _mm512_or_si512(nibble(low), _mm512_slli_epi32(nibble(high), 4)));
   }
+
+  // Words, which F carries as bits. Of a word's bytes 0 .. 3 the even or the odd ones as two signed halves; of its
+  // nibbles those at `shift` and `shift` + 16.
+  static F SetWord(uint32_t x) { return _mm512_castsi512_ps(_mm512_set1_epi32(static_cast<int>(x))); }
+  static F AddWords(F a, F b) {
+    return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(a), _mm512_castps_si512(b)));
+  }
+  static F WordsToF32(F x) { return _mm512_cvtepi32_ps(_mm512_castps_si512(x)); }
+  static F EvenBytes(F x) {
+    return _mm512_castsi512_ps(_mm512_srai_epi16(_mm512_slli_epi16(_mm512_castps_si512(x), 8), 8));
+  }
+  static F OddBytes(F x) { return _mm512_castsi512_ps(_mm512_srai_epi16(_mm512_castps_si512(x), 8)); }
+  static F NibblePairs(F x, int shift) {
+    const __m512i words = _mm512_srli_epi32(_mm512_castps_si512(x), static_cast<unsigned>(shift));
+    return _mm512_castsi512_ps(_mm512_and_si512(words, _mm512_set1_epi32(0x000f000f)));
+  }
+  // sum + a's halves times b's.
+  static F DotPairs(F sum, F a, F b) {
+    return _mm512_castsi512_ps(
+        _mm512_dpwssd_epi32(_mm512_castps_si512(sum), _mm512_castps_si512(a), _mm512_castps_si512(b)));
+  }
+  // Of each four rounded x the pairs (0, 2) and (1, 3).
+  static void StorePairs(int32_t* p, F x) {
+    const __m512i words = _mm512_cvtps_epi32(x);
+    const __m512i others = _mm512_slli_epi32(_mm512_shuffle_epi32(words, _MM_PERM_BADC), 16);
+    const __m512i pairs = _mm512_or_si512(_mm512_and_si512(words, _mm512_set1_epi32(0xffff)), others);
+    const __m512i together = _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 2, 4, 6, 0, 0, 0, 0), pairs);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_castsi512_si256(together));
+  }
+  static F SetF16(uint16_t x) { return _mm512_cvtph_ps(_mm256_set1_epi16(static_cast<int16_t>(x))); }
 
   // Largest magnitudes as bits, of floats and of 16-bit floats in pairs.
   static F MaxMagnitude(F max, F x) {

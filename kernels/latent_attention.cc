@@ -4,7 +4,6 @@
 #include <cstring>
 #include <limits>
 
-#include "kernels/dequantize.h"
 #include "kernels/simd_kernels.h"
 
 namespace sluice {
@@ -142,7 +141,9 @@ void LatentAttention::ExpandSpan(const Expansion& e, int64_t first_key, int keys
     const auto page = static_cast<size_t>(e.sequence->pages[position / kv.page_tokens]);
     const auto slot = static_cast<size_t>(position % kv.page_tokens);
     float* latent = s.latents + k * shape.cached();
-    DequantizeRow(kv.type, kv.k + page * kv.page_stride_bytes + slot * kv.k_row_bytes, shape.cached(), latent);
+    const std::byte* codes = kv.k.codes + page * kv.page_stride_bytes + slot * kv.k.code_bytes;
+    Info(kv.codec).decode({.channels = shape.latent, .rope = shape.rope_dim}, codes, nullptr, 1, latent,
+                          shape.cached());
     std::memcpy(s.keys + k * shape.key_dim() + shape.nope_dim, latent + shape.latent,
                 static_cast<size_t>(shape.rope_dim) * sizeof(float));
   }
@@ -178,7 +179,7 @@ void LatentAttention::AttendSpan(const Expansion& e, int64_t first_key, int keys
                          .key_stride = key_stride,
                          .value_dim = options_.shape.value_dim,
                          .value_stride = value_stride,
-                         .bf16 = false,
+                         .codec = KvCodec::kF32,
                          .k_rows = s.k_rows,
                          .v_rows = s.v_rows,
                          .k_tile = s.k_tile,
@@ -237,7 +238,6 @@ void LatentAttention::RunAbsorbedBlock(const PagedKv& kv, const LatentWeights& w
   });
   PagedKv values_within = kv;
   values_within.v = kv.k;
-  values_within.v_row_bytes = kv.k_row_bytes;
   attention_.Run(values_within, block_, queries, query_stride, results, result_stride, pool);
   pool.ParallelFor(shape.heads, [&](int64_t h, int) {
     MatmulOnThread(weights.value[static_cast<size_t>(h)], results + h * shape.latent, result_stride, tokens,

@@ -9,13 +9,15 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "kernels/codec/codec_id.h"
 #include "kernels/codec_kernels.h"
 
 namespace sluice {
 
 inline constexpr int kSpanKeys = 256;  // keys of a span; spans begin at multiples of it
 
-// Softmax attention of some rows over the keys of one span. A row is one query head of one token, scaled already.
+// Softmax attention of some rows over the keys of one span. A row is one query head of one token, scaled already, and
+// rotated where the codec is.
 struct AttentionSpan {
   const float* q;          // [rows, key_stride], zero from key_dim on
   const int32_t* visible;  // [rows]: how many of the span's keys the row sees, in [0, keys]
@@ -24,16 +26,24 @@ struct AttentionSpan {
   int key_dim;
   int key_stride;  // key_dim rounded up to kDimPad
   int value_dim;
-  int value_stride;           // value_dim rounded up to kDimPad
-  bool bf16;                  // else f32
-  const void* const* k_rows;  // [keys], each [key_dim]
-  const void* const* v_rows;  // [keys], each [value_dim]
-  float* k_tile;              // scratch, [kKeyTile, key_stride]
-  float* v_tile;              // scratch, [kValueTile, value_stride]
-  float* scores;              // scratch, [rows, kSpanKeys]
-  float* max;                 // [rows]: largest score; unset where a row sees nothing
-  float* sum;                 // [rows]: sum of exp(score - max)
-  float* out;                 // [rows, value_stride]: sum of exp(score - max) v
+  int value_stride;  // value_dim rounded up to kDimPad
+  KvCodec codec;
+  int k_bytes;                  // of codes that are read of a row
+  int v_bytes;                  // likewise
+  const void* const* k_rows;    // [keys]: codes
+  const void* const* v_rows;    // [keys], perhaps within those of k_rows
+  const void* const* k_scales;  // [keys]: a row's scales; unset for codecs without a scales plane
+  const void* const* v_scales;  // likewise
+  float* k_tile;                // scratch, [kKeyTile, key_stride]
+  float* v_tile;                // scratch, [kValueTile, value_stride]
+  float* row_scales;            // scratch, [kSpanKeys] and no less than [key_stride / kInt4Group, kKeyTile]
+  int32_t* q_pairs;             // scratch, [rows, key_stride / 2]
+  int32_t* q_offsets;           // scratch, [rows, key_stride / kInt4Group]
+  float* q_scales;              // scratch, [rows]
+  float* scores;                // scratch, [rows, kSpanKeys]
+  float* max;                   // [rows]: largest score; unset where a row sees nothing
+  float* sum;                   // [rows]: sum of exp(score - max)
+  float* out;                   // [rows, value_stride]: sum of exp(score - max) v
 };
 inline constexpr int kDimPad = 16;
 inline constexpr int kKeyTile = 32;

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "kernels/activation.h"
-#include "kernels/convert.h"
 #include "kernels/dequantize.h"
 #include "kernels/rms_norm.h"
 #include "kernels/rope.h"
@@ -58,19 +57,6 @@ int64_t ScratchFloats(const ModelConfig& config, const TransformerOptions& optio
   const int64_t row = int64_t{2} * config.hidden_size + QkvFloats(config) + AttendedFloats(config) +
                       2 * WidestMlp(config) + int64_t{2} * config.rotary_dim() + Experts(config);
   return row * options.batch_tokens_max + int64_t{options.logit_rows_max} * config.vocab_size;
-}
-
-PagedKv ViewOf(KvPool& kv, int layer) {
-  const KvPoolOptions& o = kv.options();
-  const DType type = o.codec == KvCodec::kF32 ? DType::kF32 : DType::kBf16;
-  const size_t row_bytes = RowBytes(type, static_cast<size_t>(o.layout.head_dim));
-  return {.k = kv.Plane(0, layer, 0).codes,
-          .v = kv.Plane(0, layer, 1).codes,
-          .k_row_bytes = row_bytes,
-          .v_row_bytes = row_bytes,
-          .page_stride_bytes = LayerBytes(o.layout, o.codec, o.page_tokens),
-          .page_tokens = o.page_tokens,
-          .type = type};
 }
 
 }  // namespace
@@ -201,6 +187,23 @@ void ForwardPass::Embed() {
   });
 }
 
+// K and V of one layer, or the latents twice.
+PagedKv ForwardPass::ViewOf(const KvPool& kv, int layer) {
+  const KvPoolOptions& o = kv.options();
+  const auto rows = [&](int tensor) {
+    const KvPlane plane = kv.Plane(0, layer, tensor);
+    return KvRows{.codes = plane.codes,
+                  .scales = plane.scales,
+                  .code_bytes = Info(o.codec).code_bytes(o.layout.row()),
+                  .scale_bytes = Info(o.codec).scale_bytes(o.layout.row())};
+  };
+  return {.k = rows(0),
+          .v = rows(o.layout.tensors() - 1),
+          .page_stride_bytes = LayerBytes(o.layout, o.codec, o.page_tokens),
+          .page_tokens = o.page_tokens,
+          .codec = o.codec};
+}
+
 // Queries, keys and values of every row; keys and values go to their slots.
 void ForwardPass::ProjectAndStore(int layer, KvPool& kv) {
   const LayerWeights& w = weights_->layers[static_cast<size_t>(layer)];
@@ -212,18 +215,30 @@ void ForwardPass::ProjectAndStore(int layer, KvPool& kv) {
   MatmulGroup({{&w.query, qkv_, qkv_stride_}, {&w.key, k, qkv_stride_}, {&w.value, v, qkv_stride_}}, activations_,
               *pool_);
 
-  const PagedKv view = ViewOf(kv, layer);
-  const size_t slot_bytes = RowBytes(view.type, static_cast<size_t>(kv_floats));
   ForRows(row_count_, *pool_, [&](int64_t r) {
     const Row& row = rows_[static_cast<size_t>(r)];
     for (int h = 0; h < config_.heads + config_.kv_heads; ++h) {
       RopeHead(qkv_ + r * qkv_stride_ + int64_t{h} * config_.head_dim, cos_ + r * config_.head_dim,
                sin_ + r * config_.head_dim, config_.head_dim, interleaved_);
     }
-    const size_t offset = static_cast<size_t>(row.slot) * slot_bytes;
-    ConvertRow(k + r * qkv_stride_, kv_floats, view.type, kv.Plane(row.page, layer, 0).codes + offset);
-    ConvertRow(v + r * qkv_stride_, kv_floats, view.type, kv.Plane(row.page, layer, 1).codes + offset);
+    Store(k + r * qkv_stride_, kv, layer, 0, row);
+    Store(v + r * qkv_stride_, kv, layer, 1, row);
   });
+}
+
+// A token's rows of one tensor to their slot, in the store codec.
+void ForwardPass::Store(const float* x, KvPool& kv, int layer, int tensor, const Row& row) {
+  const KvPoolOptions& o = kv.options();
+  const KvCodecInfo& codec = Info(o.codec);
+  const KvRowShape shape = o.layout.row();
+  const int rows = o.layout.rows_per_token();
+  const KvPlane plane = kv.Plane(row.page, layer, tensor);
+  const auto first = static_cast<size_t>(row.slot) * static_cast<size_t>(rows);
+  const KvCodecCounts counts =
+      codec.encode(shape, x, rows, shape.width(), plane.codes + first * codec.code_bytes(shape),
+                   plane.scales + first * codec.scale_bytes(shape));
+  if (counts.nonfinite_rows > 0) nonfinite_rows_.fetch_add(counts.nonfinite_rows, std::memory_order_relaxed);
+  if (counts.saturated > 0) saturated_.fetch_add(counts.saturated, std::memory_order_relaxed);
 }
 
 // Moves the rows with logits to the front and forgets the others.

@@ -2,6 +2,7 @@
 // decode are the same code over rows, one row a token. Internal to the transformer, which has checked the batch.
 #pragma once
 
+#include <atomic>
 #include <vector>
 
 #include "kernels/attention.h"
@@ -24,6 +25,8 @@ class ForwardPass {
   // REQUIRES: the batch is within the options' bounds and its pages hold it. Returns [logit rows, vocab].
   absl::Span<const float> Run(const Batch& batch, KvPool& kv, ForwardObserver* observer);
 
+  KvCodecCounts kv_counts() const { return {nonfinite_rows_.load(), saturated_.load()}; }
+
  private:
   // A row of the batch: which token, where in its sequence, and where its K and V go.
   struct Row {
@@ -45,6 +48,8 @@ class ForwardPass {
   void ListSequences();
   void Embed();
   void ProjectAndStore(int layer, KvPool& kv);
+  static PagedKv ViewOf(const KvPool& kv, int layer);
+  void Store(const float* x, KvPool& kv, int layer, int tensor, const Row& row);
   void KeepLogitRows();
   void Attend(int layer, KvPool& kv);
   void Mlp(int layer, ForwardObserver* observer);
@@ -84,7 +89,9 @@ class ForwardPass {
   std::vector<Part> parts_;
   std::vector<AttentionSequence> sequences_;  // of parts_; in MLA those that expand
   std::vector<AttentionSequence> generated_;  // in MLA those that absorb
-  int64_t row_count_ = 0;                     // rows_ still computed: all of them, then those with logits
+  std::atomic<int64_t> nonfinite_rows_ = 0;   // of what was stored
+  std::atomic<int64_t> saturated_ = 0;
+  int64_t row_count_ = 0;  // rows_ still computed: all of them, then those with logits
 };
 
 }  // namespace sluice

@@ -1,5 +1,4 @@
 // The attention of layers with latents: what differs from grouped-query attention in a pass.
-#include "kernels/convert.h"
 #include "kernels/rms_norm.h"
 #include "kernels/rope.h"
 #include "model/forward_pass.h"
@@ -12,25 +11,14 @@ namespace {
 // Whatever the model's own norms add: DeepseekV2RMSNorm of transformers is made with its default here.
 constexpr float kLatentNormEps = 1e-6f;
 
-PagedKv ViewOf(KvPool& kv, int layer) {
-  const KvPoolOptions& o = kv.options();
-  const DType type = o.codec == KvCodec::kF32 ? DType::kF32 : DType::kBf16;
-  return {.k = kv.Plane(0, layer, 0).codes,
-          .k_row_bytes = TensorBytes(o.layout, o.codec, 1).codes,
-          .page_stride_bytes = LayerBytes(o.layout, o.codec, o.page_tokens),
-          .page_tokens = o.page_tokens,
-          .type = type};
-}
-
 }  // namespace
 
 // Queries of every row, and its latent and shared key, which go to their slot.
 void ForwardPass::ProjectAndStoreLatent(int layer, KvPool& kv) {
   const LayerWeights& w = weights_->layers[static_cast<size_t>(layer)];
   const MlaConfig& mla = *config_.mla;
-  const int64_t cached = mla.latent + mla.rope_dim;
   float* latent = qkv_ + int64_t{config_.heads} * config_.head_dim;
-  float* query_down = latent + cached;
+  float* query_down = latent + mla.latent + mla.rope_dim;
   const bool two_products = mla.query_rank > 0;
   const PackedMatrix& first = two_products ? w.query_down : w.query;
   NormAndRound(w.attention_norm, first.rounds_activations() || w.latent_down.rounds_activations());
@@ -46,7 +34,6 @@ void ForwardPass::ProjectAndStoreLatent(int layer, KvPool& kv) {
     Matmul(w.query, activations_, qkv_, qkv_stride_, /*accumulate=*/false, *pool_);
   }
 
-  const PagedKv view = ViewOf(kv, layer);
   ForRows(row_count_, *pool_, [&](int64_t r) {
     const float* cos = cos_ + r * mla.rope_dim;
     const float* sin = sin_ + r * mla.rope_dim;
@@ -56,9 +43,7 @@ void ForwardPass::ProjectAndStoreLatent(int layer, KvPool& kv) {
     float* row = latent + r * qkv_stride_;
     RmsNormRow(row, w.latent_norm, mla.latent, kLatentNormEps, row);
     RopeHead(row + mla.latent, cos, sin, mla.rope_dim, interleaved_);
-    const Row& place = rows_[static_cast<size_t>(r)];
-    ConvertRow(row, cached, view.type,
-               kv.Plane(place.page, layer, 0).codes + static_cast<size_t>(place.slot) * view.k_row_bytes);
+    Store(row, kv, layer, 0, rows_[static_cast<size_t>(r)]);
   });
 }
 

@@ -39,7 +39,10 @@ std::string ToString(const KvLayout& layout) {
 Status CheckCodec(const KvLayout& layout, KvCodec codec) { return Info(codec).check(layout.row()); }
 
 StatusOr<KvCodec> ChooseStoreCodec(std::string_view name, const KvLayout& layout) {
-  if (name == "auto") return KvCodec::kBf16;
+  if (name == "auto") {
+    const bool rotates = layout.kind == KvKind::kGqa && CheckCodec(layout, KvCodec::kInt8).ok();
+    return rotates ? KvCodec::kInt8 : KvCodec::kBf16;
+  }
   SLUICE_ASSIGN_OR_RETURN(const KvCodec codec, ParseKvCodec(name));
   SLUICE_RETURN_IF_ERROR(CheckCodec(layout, codec));
   return codec;

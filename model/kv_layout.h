@@ -48,7 +48,7 @@ std::string ToString(const KvLayout& layout);
 
 // OK where `codec` can hold rows of `layout`; else InvalidArgument with both.
 Status CheckCodec(const KvLayout& layout, KvCodec codec);
-// The codec of a name, or of "auto": int8 for GQA, bf16 for MLA. Checks that it can hold the layout.
+// The codec of a name, or of "auto": int8 for GQA whose rows it takes, else bf16. Checks that it can hold the layout.
 StatusOr<KvCodec> ChooseStoreCodec(std::string_view name, const KvLayout& layout);
 
 // Every codec that can hold the layout: what a process can take off the wire.

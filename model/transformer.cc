@@ -120,6 +120,7 @@ StatusOr<absl::Span<const float>> Transformer::Forward(const Batch& batch, KvPoo
 
 Transformer::Transformer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Transformer::~Transformer() = default;
+KvCodecCounts Transformer::kv_counts() const { return impl_->pass->kv_counts(); }
 const ModelConfig& Transformer::config() const { return impl_->config; }
 const TransformerOptions& Transformer::options() const { return impl_->options; }
 

@@ -72,6 +72,9 @@ class Transformer {
   // call. InvalidArgument where the batch breaks a bound of the options or of the model's context, naming both values.
   StatusOr<absl::Span<const float>> Forward(const Batch& batch, KvPool& kv, ForwardObserver* observer = nullptr);
 
+  // What the store codec's encoder saw since Create: rows poisoned or not finite, and values cut. Any thread.
+  KvCodecCounts kv_counts() const;
+
   const ModelConfig& config() const;
   const TransformerOptions& options() const;
 

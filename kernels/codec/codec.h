@@ -11,10 +11,9 @@
 
 #include "absl/types/span.h"
 #include "common/status.h"
+#include "kernels/codec/codec_id.h"
 
 namespace sluice {
-
-enum class KvCodec : uint8_t { kF32, kBf16, kF16, kFp8, kInt8, kInt4, kMlaFp8 };
 
 struct KvRowShape {
   int channels = 0;  // head_dim, or the latent's

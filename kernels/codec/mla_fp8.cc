@@ -12,7 +12,7 @@ namespace sluice {
 
 namespace {
 
-constexpr int kTile = 128;
+constexpr int kTile = kMlaTile;
 constexpr float kTop = 448.0f;
 constexpr int kPoisonedCode = 0x7F;
 constexpr uint16_t kPoisonedRope = 0x7FC0;

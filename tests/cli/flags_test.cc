@@ -107,7 +107,7 @@ TEST(CommandLine, EndsWithStatusTwoAndOneSentenceWhereItIsNotUnderstood) {
       {{"complete", "--model", "m", "--prompt-ids", "1,x"}, "\"1,x\" is not a list of token ids"},
       {{"complete", "--model", "m", "--prompt", "a", "--max-tokens", "many"}, "--max-tokens"},
       {{"complete", "--model", "m", "--prompt", "a", "--timeout", "soon"}, "\"soon\" is not a duration"},
-      {{"complete", "--model", "m", "--prompt", "a", "--kv-store", "int8"}, "int8"},
+      {{"complete", "--model", "m", "--prompt", "a", "--kv-store", "int9"}, "int9"},
       {{"prefill"}, "--model"},
       {{"prefill", "--model", "m", "--kv-memory", "lots"}, "\"lots\" is not a number of bytes"},
       {{"prefill", "--model", "m", "--threads", "0"}, "threads"},

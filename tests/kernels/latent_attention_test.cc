@@ -7,7 +7,6 @@
 
 #include "common/rng.h"
 #include "gtest/gtest.h"
-#include "kernels/convert.h"
 #include "kernels/isa.h"
 #include "kernels/rms_norm.h"
 #include "kernels/rope.h"
@@ -20,32 +19,34 @@ constexpr int kPageTokens = 16;
 // Rows of latent and shared key of one sequence, in pages dealt out in reverse; slots not written hold NaN.
 class LatentCache {
  public:
-  LatentCache(int channels, DType type, int64_t tokens) : channels_(channels), type_(type) {
-    row_bytes_ = RowBytes(type, static_cast<size_t>(channels));
+  LatentCache(const KvRowShape& shape, KvCodec codec, int64_t tokens) : shape_(shape), codec_(codec) {
+    row_bytes_ = Info(codec).code_bytes(shape);
+    decoded_.resize(static_cast<size_t>(tokens * shape.width()));
     const auto pages = static_cast<size_t>((tokens + kPageTokens - 1) / kPageTokens);
     memory_.assign(pages * kPageTokens * row_bytes_, std::byte{0xff});
     for (size_t p = pages; p-- > 0;) pages_.push_back(static_cast<int32_t>(p));
   }
-  void Write(int64_t token, const float* row) { ConvertRow(row, channels_, type_, Row(token)); }
+  void Write(int64_t token, const float* row) {
+    const int width = shape_.width();
+    (void)Info(codec_).encode(shape_, row, 1, width, Row(token), nullptr);
+    Info(codec_).decode(shape_, Row(token), nullptr, 1, decoded_.data() + token * width, width);
+  }
   void Fill(int64_t tokens, uint64_t seed) {
     Rng rng(seed);
-    std::vector<float> row(static_cast<size_t>(channels_));
+    std::vector<float> row(static_cast<size_t>(shape_.width()));
     for (int64_t t = 0; t < tokens; ++t) {
       for (float& x : row) x = static_cast<float>(rng.Uniform() * 4 - 2);
       Write(t, row.data());
     }
   }
   double Element(int64_t token, int channel) const {
-    const std::byte* row = const_cast<LatentCache*>(this)->Row(token);
-    return type_ == DType::kF32 ? reinterpret_cast<const float*>(row)[channel]
-                                : Bf16ToF32(reinterpret_cast<const uint16_t*>(row)[channel]);
+    return decoded_[static_cast<size_t>(token * shape_.width() + channel)];
   }
   PagedKv view() const {
-    return {.k = memory_.data(),
-            .k_row_bytes = row_bytes_,
+    return {.k = {.codes = memory_.data(), .code_bytes = row_bytes_},
             .page_stride_bytes = kPageTokens * row_bytes_,
             .page_tokens = kPageTokens,
-            .type = type_};
+            .codec = codec_};
   }
   const int32_t* pages() const { return pages_.data(); }
 
@@ -55,12 +56,15 @@ class LatentCache {
     return memory_.data() + (page * kPageTokens + static_cast<size_t>(token % kPageTokens)) * row_bytes_;
   }
 
-  int channels_;
-  DType type_;
+  KvRowShape shape_;
+  KvCodec codec_;
   size_t row_bytes_;
   std::vector<std::byte> memory_;
   std::vector<int32_t> pages_;
+  std::vector<float> decoded_;  // [tokens, width]
 };
+
+KvRowShape RowOf(const LatentShape& shape) { return {.channels = shape.latent, .rope = shape.rope_dim}; }
 
 struct Problem {
   LatentShape shape;
@@ -154,10 +158,11 @@ class LatentAttentionOn : public ::testing::TestWithParam<Isa> {
 TEST_P(LatentAttentionOn, BothWaysAgreeWithTheFormulaWhateverTheShape) {
   const LatentShape shapes[] = {{2, 6, 4, 4, 4}, {4, 32, 16, 24, 24}, {3, 64, 16, 32, 40}, {16, 512, 64, 128, 128}};
   for (const LatentShape& shape : shapes) {
-    for (const DType type : {DType::kF32, DType::kBf16}) {
+    for (const KvCodec codec : {KvCodec::kF32, KvCodec::kBf16, KvCodec::kF16, KvCodec::kMlaFp8}) {
+      if (!Info(codec).check(RowOf(shape)).ok()) continue;
       const Problem p = RandomProblem(shape, 3);
       const int64_t end = shape.latent == 512 ? 40 : 300;
-      LatentCache cache(shape.cached(), type, end);
+      LatentCache cache(RowOf(shape), codec, end);
       cache.Fill(end, 4);
       const int64_t tokens = 33;
       const std::vector<float> q = RandomQueries(p, tokens, 5);
@@ -167,7 +172,7 @@ TEST_P(LatentAttentionOn, BothWaysAgreeWithTheFormulaWhateverTheShape) {
           const std::vector<double> want = Expected(p, cache, end - tokens + t, q.data() + t * p.q_row());
           for (size_t i = 0; i < want.size(); ++i) {
             ASSERT_NEAR(out[static_cast<size_t>(t * p.out_row()) + i], want[i], 2e-5)
-                << shape.latent << " " << Traits(type).name << " way " << static_cast<int>(way) << " token " << t;
+                << shape.latent << " " << Name(codec) << " way " << static_cast<int>(way) << " token " << t;
           }
         }
       }
@@ -178,7 +183,7 @@ TEST_P(LatentAttentionOn, BothWaysAgreeWithTheFormulaWhateverTheShape) {
 TEST_P(LatentAttentionOn, BitsDoNotDependOnChunksBatchOrThreads) {
   const Problem p = RandomProblem({4, 32, 16, 24, 24}, 6);
   const int64_t length = 530;
-  LatentCache cache(p.shape.cached(), DType::kBf16, length);
+  LatentCache cache(RowOf(p.shape), KvCodec::kBf16, length);
   cache.Fill(length, 7);
   const std::vector<float> q = RandomQueries(p, length + 100, 8);
   const std::vector<float> mine(q.begin(), q.begin() + length * p.q_row());
@@ -204,7 +209,7 @@ TEST_P(LatentAttentionOn, LargeQueriesStayFiniteInTheLatentsSpace) {
   Problem p = RandomProblem({2, 32, 16, 24, 24}, 9);
   for (float& x : p.up) x *= 1000;
   p.scale = 1e-7f;
-  LatentCache cache(p.shape.cached(), DType::kBf16, 20);
+  LatentCache cache(RowOf(p.shape), KvCodec::kBf16, 20);
   cache.Fill(20, 10);
   std::vector<float> q = RandomQueries(p, 1, 11);
   for (float& x : q) x *= 1000;
@@ -227,7 +232,7 @@ class WorkedExample {
     const std::vector<float> wkv = Sines(3, (kLatent + kRope) * kHidden);
     const std::vector<float> wo = Sines(5, kHidden * kHeads * kValue);
     const Problem p = {{kHeads, kLatent, kRope, kNope, kValue}, scale, Sines(4, kHeads * (kNope + kValue) * kLatent)};
-    LatentCache cache(kLatent + kRope, DType::kF32, kTokens);
+    LatentCache cache({.channels = kLatent, .rope = kRope}, KvCodec::kF32, kTokens);
     std::vector<float> q;
     for (int i = 0; i < kTokens; ++i) {
       rows_.push_back(CachedRow(x, wkv, i, positions[static_cast<size_t>(i)], interleaved));

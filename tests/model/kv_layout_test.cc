@@ -32,6 +32,15 @@ TEST(KvLayout, BytesOfATokenAreThoseOfPublishedModels) {
   }
 }
 
+TEST(KvLayout, AutoIsTheCodecThatItsRowsCanHaveAtLittleCost) {
+  EXPECT_EQ(*ChooseStoreCodec("auto", KvLayout::Gqa(30, 3, 64)), KvCodec::kInt8);
+  EXPECT_EQ(*ChooseStoreCodec("auto", KvLayout::Gqa(2, 2, 24)), KvCodec::kBf16);
+  EXPECT_EQ(*ChooseStoreCodec("auto", KvLayout::Mla(27, 512, 64)), KvCodec::kBf16);
+  EXPECT_EQ(*ChooseStoreCodec("fp8", KvLayout::Gqa(30, 3, 64)), KvCodec::kFp8);
+  EXPECT_THAT(std::string(ChooseStoreCodec("int8", KvLayout::Gqa(2, 2, 24)).status().message()), HasSubstr("24 + 0"));
+  EXPECT_FALSE(ChooseStoreCodec("mla-fp8", KvLayout::Gqa(30, 3, 64)).ok());
+}
+
 TEST(KvLayout, ComesFromTheConfig) {
   ModelConfig config;
   config.layers = 30;
