@@ -23,7 +23,7 @@ class ServeCommand final : public Subcommand {
            "--exact", [this] { options_.worker_flags.push_back("--exact"); },
            "Compute in f32 with dequantised weights: slower, for comparisons")
         ->group("Prefill and decode processes");
-    AddPassed("--kv-wire", "auto|CODEC", "How KV travels from prefill to decode", &options_.prefill_flags);
+    AddPassed("--kv-wire", "auto|store|CODEC", "How KV travels from prefill to decode", &options_.prefill_flags);
     AddPassed("--send", "layer|chunk|prompt", "When KV leaves prefill", &options_.prefill_flags);
     AddPassed("--model-name", "NAME", "What clients call the model", &options_.gateway_flags);
     AddPassed("--queue-timeout", "DURATION", "Waiting for room in a KV cache; then 429", &options_.gateway_flags);

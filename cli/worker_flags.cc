@@ -92,8 +92,10 @@ void AddPrefillFlags(CLI::App& app, PrefillOptions* options) {
   network.Duration("--connect-timeout", &options->connect_timeout, "Reaching a decode process");
   network.Duration("--result-timeout", &options->result_timeout, "Waiting for decode's answer to a handoff");
   network
-      .Add("--kv-wire", &options->kv_wire, "How KV travels: auto takes the most accurate codec that the link can carry")
-      ->type_name("auto|CODEC");
+      .Add(
+          "--kv-wire", &options->kv_wire,
+          "How KV travels: in the most accurate codec that the link can carry, in decode's store codec, or in this one")
+      ->type_name("auto|store|CODEC");
   network.Add("--send", &options->send, "When KV leaves: each layer at once, each chunk, or the whole prompt")
       ->type_name("layer|chunk|prompt");
   Group limits(app, "Limits");

@@ -40,7 +40,8 @@
 namespace sluice::prefill {
 
 struct KvSenderOptions {
-  proto::Hello hello;  // ours; its wire codecs are those that a transfer may take
+  proto::Hello hello;       // ours; its wire codecs are those that a transfer may take
+  bool wire_adapts = true;  // to the link; else decode's store codec is taken whatever the link
   size_t send_memory_bytes = 0;
   size_t connection_bytes_in_flight_max = 0;
   size_t frame_bytes_min = 0;  // layers of the same tokens share a frame until it has so many

@@ -74,15 +74,16 @@ FrameLimits KvSender::LimitsOf(const Peer& peer, const Transfer& transfer) const
 }
 
 WireChoice KvSender::Choose(Peer& peer) {
-  const WireChoice choice = ChooseWire({.layout = pool_->options().layout,
-                                        .shared = peer.shared,
-                                        .our_store = pool_->options().codec,
-                                        .their_store = peer.store,
-                                        .link_bytes_per_s = peer.link.bytes_per_s(),
-                                        .link_may_be_faster = peer.link.MayBeFaster(clock_->Now()),
-                                        .tokens_per_s = tokens_per_s_,
-                                        .current = peer.wire,
-                                        .f16_saturates = f16_saturates_});
+  const WireChoice choice =
+      ChooseWire({.layout = pool_->options().layout,
+                  .shared = peer.shared,
+                  .our_store = pool_->options().codec,
+                  .their_store = peer.store,
+                  .link_bytes_per_s = peer.link.bytes_per_s(),
+                  .link_may_be_faster = !options_.wire_adapts || peer.link.MayBeFaster(clock_->Now()),
+                  .tokens_per_s = tokens_per_s_,
+                  .current = peer.wire,
+                  .f16_saturates = f16_saturates_});
   peer.wire = choice.codec;
   metrics_->wire_codecs(choice.codec).Increment();
   metrics_->link_ratio(choice.codec).Set(choice.link_ratio);

@@ -46,8 +46,8 @@ Status PrefillOptions::Validate() const {
   at_least("request_bytes_max", request_bytes_max, 1 << 16);
   if (request_bytes_max > 1 << 30)
     problems.push_back(absl::StrCat("request_bytes_max is ", request_bytes_max, ", at most 1 GiB"));
-  if (const auto codec = ParseKvCodec(kv_wire); kv_wire != "auto" && !codec.ok())
-    problems.push_back(absl::StrCat("kv_wire: ", codec.status().message()));
+  if (const auto codec = ParseKvCodec(kv_wire); kv_wire != kWireAuto && kv_wire != kWireStore && !codec.ok())
+    problems.push_back(absl::StrCat("kv_wire: auto, store or a codec; ", codec.status().message()));
   if (const auto when = ParseSendWhen(send); !when.ok())
     problems.push_back(absl::StrCat("send: ", when.status().message()));
   at_least("frame_bytes_max", frame_bytes_max, 1 << 12);

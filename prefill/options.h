@@ -19,6 +19,11 @@ enum class SendWhen : uint8_t {
 };
 StatusOr<SendWhen> ParseSendWhen(std::string_view name);  // InvalidArgument lists the names there are
 
+// Values of kv_wire that are no codec: the most accurate codec that the link can carry; or what decode stores, whatever
+// the link, which gives the answers of one process bit by bit where both store alike.
+inline constexpr std::string_view kWireAuto = "auto";
+inline constexpr std::string_view kWireStore = "store";
+
 struct PrefillOptions {
   std::string model_path;                      // GGUF file or Hugging Face folder
   std::string listen = "127.0.0.1:0";          // gRPC, "host:port"; port 0 picks one
@@ -41,7 +46,7 @@ struct PrefillOptions {
   int64_t queued_tokens_max = int64_t{1} << 20;   // prompt tokens accepted and not yet computed; likewise
   int64_t request_bytes_max = int64_t{16} << 20;  // of one control message
 
-  std::string kv_wire = "auto";                                // how KV travels: a codec, or as the link allows
+  std::string kv_wire = "auto";                                // how KV travels: below, or a codec
   std::string send = "layer";                                  // a SendWhen; the others are for comparisons
   int64_t send_memory_bytes = int64_t{32} << 20;               // KV copied out of its pages and not yet sent
   int64_t connection_bytes_in_flight_max = int64_t{16} << 20;  // the share of one decode process in it

@@ -86,6 +86,7 @@ TransformerOptions PrefillProcess::EngineOptions() const {
 
 KvSenderOptions PrefillProcess::SenderOptions() const {
   return {.hello = MakeHello("prefill", epoch_, checkpoint_->model_hash(), Layout(), kv_options_.codec, wire_codecs_),
+          .wire_adapts = options_.kv_wire == kWireAuto,
           .send_memory_bytes = static_cast<size_t>(options_.send_memory_bytes),
           .connection_bytes_in_flight_max = static_cast<size_t>(options_.connection_bytes_in_flight_max),
           .frame_bytes_min = static_cast<size_t>(options_.frame_bytes_min),
@@ -114,7 +115,7 @@ Status PrefillProcess::LoadModel() {
   tokenizer_ = std::move(model.tokenizer);
   kv_options_ = model.kv;
   wire_codecs_ = WireCodecs(kv_options_.layout);
-  if (options_.kv_wire == "auto") return absl::OkStatus();
+  if (options_.kv_wire == kWireAuto || options_.kv_wire == kWireStore) return absl::OkStatus();
   SLUICE_ASSIGN_OR_RETURN(const KvCodec wire, ParseKvCodec(options_.kv_wire));
   wire_codecs_ = {wire};
   return WithContext(CheckCodec(kv_options_.layout, wire), "kv_wire");

@@ -16,8 +16,9 @@ using ::testing::HasSubstr;
 
 class KvSenderTimeTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    sender_ = *KvSender::Create(SmallOptions(), filled_.pool.get(), &clock_, &metrics_);
+  void SetUp() override { Start(SmallOptions()); }
+  void Start(const KvSenderOptions& options) {
+    sender_ = *KvSender::Create(options, filled_.pool.get(), &clock_, &metrics_);
     sender_->Attach(&transport_, [this](TransferId id, const TransferReport& r) { reports_[id.value] = r.status; });
   }
   absl::Time Poll() { return sender_->Poll(clock_.Now()); }
@@ -26,7 +27,7 @@ class KvSenderTimeTest : public ::testing::Test {
     sender_->Begin({id}, TicketOf(id, address), filled_.pages(), clock_.Now() + absl::Seconds(60));
   }
   void AcceptConnection(size_t i, uint64_t credit_bytes = 1 << 20) {
-    proto::Hello hello = HelloOf("decode", kDecodeEpoch);
+    proto::Hello hello = HelloOf("decode", kDecodeEpoch, WireCodecs(kLayout));
     hello.set_credit_bytes(credit_bytes);
     transport_.connects.at(i)(hello.SerializeAsString());
     Poll();
@@ -193,6 +194,37 @@ TEST_F(KvSenderTimeTest, CreditHoldsForAnyOrderOfEvents) {
     }
     EXPECT_GT(largest, credit / 2) << "seed " << seed;
     EXPECT_FALSE(reports_.contains(seed)) << reports_.at(seed);
+  }
+}
+
+// A link of 300 kB/s, while KV is produced at 384 kB/s in bf16 and 216 kB/s in int8.
+TEST_F(KvSenderTimeTest, ASlowLinkIsMeasuredAndTheNextTransferTakesACodecThatItCarries) {
+  for (const bool adapts : {true, false}) {
+    KvSenderOptions options = SmallOptions();
+    options.hello = HelloOf("prefill", 1, WireCodecs(kLayout));
+    options.wire_adapts = adapts;
+    transport_ = {};
+    Start(options);
+    sender_->SetTokensPerSecond(1000);
+    Begin(1);
+    for (int64_t first = 0; first < 96; first += 16) Send(1, first, 16);
+    Poll();
+    AcceptConnection(0, /*credit_bytes=*/8192);
+    for (size_t i = 0; i < transport_.sends.size(); ++i) {
+      EXPECT_EQ(transport_.sends[i].header.codec, KvCodec::kBf16) << "nothing is known yet, and one transfer has one";
+      clock_.Advance(absl::Seconds(2048 / 300e3));
+      transport_.sends[i].done(absl::OkStatus());
+      GiveCredit(2048);
+    }
+    ASSERT_EQ(transport_.sends.size(), 18u);
+    Begin(2);
+    Send(2, 0, 16);
+    Poll();
+    EXPECT_EQ(Name(transport_.sends.back().header.codec), adapts ? "int8" : "bf16");
+    EXPECT_NEAR(metrics_.link_bytes_per_second.Value(), 300e3, 30e3);
+    if (adapts) EXPECT_NEAR(metrics_.link_ratio(KvCodec::kInt8).Value(), 300.0 / 216, 0.15);
+    sender_->Stop();
+    Poll();
   }
 }
 

@@ -114,7 +114,9 @@ class Service:
         self.model = str(model)
         self.worker_flags = list(worker_flags)
         self.places = {"prefill": Place(), "decode": Place(), **(places or {})}
-        self.flags = {"prefill": list(prefill_flags), "decode": list(decode_flags)}
+        # Answers are compared with those of one process: the wire must not take what a busy machine makes of its link.
+        wire = [] if "--kv-wire" in [*worker_flags, *prefill_flags] else ["--kv-wire", "store"]
+        self.flags = {"prefill": [*wire, *prefill_flags], "decode": list(decode_flags)}
         self.decode = [self._spawn("decode", i) for i in range(decode)]
         self.prefill = [self._spawn("prefill", i) for i in range(prefill)]
         for worker in self.decode + self.prefill:
