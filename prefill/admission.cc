@@ -33,6 +33,9 @@ Status CheckTogether(const proto::PrefillRequest& request, const proto::Ticket& 
   if (ticket.prompt_tokens() != static_cast<uint32_t>(request.prompt_ids_size()))
     return absl::InvalidArgumentError(absl::StrCat("the ticket is for ", ticket.prompt_tokens(),
                                                    " prompt tokens, the request has ", request.prompt_ids_size()));
+  if (ticket.kv_from_token() > ticket.prompt_tokens())
+    return absl::InvalidArgumentError(absl::StrCat("decode has the KV before token ", ticket.kv_from_token(),
+                                                   ", the prompt has ", ticket.prompt_tokens()));
   return absl::OkStatus();
 }
 

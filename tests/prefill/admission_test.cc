@@ -85,6 +85,8 @@ TEST(Admission, TicketAndRequestMustBelongTogether) {
   const auto code = absl::StatusCode::kInvalidArgument;
   ExpectRefused(AdmitWith([](auto&, auto& t) { t.set_request_id(6); }), code, "for request 6, this is 7");
   ExpectRefused(AdmitWith([](auto&, auto& t) { t.set_prompt_tokens(4); }), code, "4 prompt tokens, the request has 3");
+  ExpectRefused(AdmitWith([](auto&, auto& t) { t.set_kv_from_token(4); }), code, "before token 4, the prompt has 3");
+  EXPECT_TRUE(AdmitWith([](auto&, auto& t) { t.set_kv_from_token(3); }).ok());
 }
 
 TEST(Admission, WhatIsOverIsNotBegun) {
