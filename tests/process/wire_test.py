@@ -2,7 +2,7 @@
 
 import subprocess
 
-from conftest import BINARY, complete_locally, service
+from processes import BINARY, complete_locally, service
 
 SMALL = ["--threads", "1", "--kv-memory", "256MiB"]
 IDS = list(range(300, 700))
@@ -32,4 +32,23 @@ def test_messages_that_come_late_or_out_of_order_do_no_harm(real_model):
     late = ["--kv-test-faults", "seed=3,delay=0.2:30ms,reorder=0.3:50ms"]
     with service(real_model, worker_flags=[*SMALL, *late]) as running:
         for _ in range(5):
+            assert_serves_the_models_tokens(running, real_model)
+
+
+def test_kv_travels_in_the_named_codec_and_is_counted(real_model):
+    with service(real_model, worker_flags=SMALL, prefill_flags=["--kv-wire", "int8"]) as running:
+        answer = running.completion(prompt=IDS, max_tokens=8, ignore_eos=True)
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["usage"]["completion_tokens"] == 8
+        metrics = running.prefill[0].metrics()
+        assert [name for name in metrics if name.startswith("sluice_prefill_wire_codec_total")] == [
+            'sluice_prefill_wire_codec_total{codec="int8"}']
+        # 30 layers of K and V of 3 heads of 64: codes and a scale of 4 bytes for each row.
+        assert metrics['sluice_prefill_kv_bytes_sent_total{codec="int8"}'] >= len(IDS) * 30 * 2 * 3 * 68
+        running.await_all_pages_free()
+
+
+def test_when_kv_leaves_changes_no_token(real_model):
+    for send in ("chunk", "prompt"):
+        with service(real_model, worker_flags=SMALL, prefill_flags=["--send", send]) as running:
             assert_serves_the_models_tokens(running, real_model)
