@@ -9,6 +9,7 @@
 #include "CLI/Validators.hpp"
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
+#include "model/kv_layout.h"
 
 namespace sluice {
 namespace {
@@ -63,6 +64,12 @@ void AddMillisecondCount(CLI::App& app, const std::string& flag, Count* value_ms
             *value_ms = static_cast<Count>(ms);
             return absl::OkStatus();
           });
+}
+
+std::vector<std::string> StoreCodecNames() {
+  std::vector<std::string> names = {"auto"};
+  for (const KvCodecInfo& info : KvCodecs()) names.emplace_back(info.name);
+  return names;
 }
 
 }  // namespace
@@ -183,7 +190,7 @@ void AddLocalModelFlags(CLI::App& app, LocalModelFlags* flags) {
   app.add_option("--kv-store", flags->kv_store, "How KV is kept: auto, f32, bf16, f16, fp8, int8, int4 or mla-fp8")
       ->capture_default_str()
       ->type_name("CODEC")
-      ->check(CLI::IsMember({"bf16", "f32"}).description(""))
+      ->check(CLI::IsMember(StoreCodecNames()).description(""))
       ->group("Model");
 }
 

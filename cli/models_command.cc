@@ -53,7 +53,15 @@ std::string ScalingName(RopeScaling scaling) {
 
 std::string PairingName(RopePairing pairing) { return pairing == RopePairing::kHalf ? "half" : "interleaved"; }
 
-size_t KvBytesPerToken(const ModelConfig& config, KvCodec codec) { return Bytes(KvLayout::Of(config), codec, 1); }
+// By codec, of those that can hold the model's rows.
+std::vector<std::pair<std::string, size_t>> KvBytesPerToken(const ModelConfig& config) {
+  const KvLayout layout = KvLayout::Of(config);
+  std::vector<std::pair<std::string, size_t>> bytes;
+  for (const KvCodecInfo& info : KvCodecs()) {
+    if (CheckCodec(layout, info.codec).ok()) bytes.emplace_back(info.name, Bytes(layout, info.codec, 1));
+  }
+  return bytes;
+}
 
 std::string Mebibytes(size_t bytes) { return absl::StrFormat("%.1f MiB", static_cast<double>(bytes) / (1 << 20)); }
 
@@ -127,6 +135,8 @@ ordered_json CheckpointJson(const Checkpoint& checkpoint, const std::string& pat
   for (const auto& [type, total] : TotalsByType(tensors)) {
     by_type[type] = {{"tensors", total.tensors}, {"bytes", total.bytes}};
   }
+  ordered_json kv = ordered_json::object();
+  for (const auto& [codec, bytes] : KvBytesPerToken(config)) kv[codec] = bytes;
   ordered_json list = ordered_json::array();
   for (const TensorInfo& tensor : tensors) {
     list.push_back({{"name", tensor.name}, {"type", tensor.type}, {"shape", tensor.shape}, {"bytes", tensor.bytes}});
@@ -141,8 +151,7 @@ ordered_json CheckpointJson(const Checkpoint& checkpoint, const std::string& pat
           {"tokenizer", TokenizerJson(checkpoint.tokenizer())},
           {"weights_bytes", TotalBytes(tensors)},
           {"weights_by_type", by_type},
-          {"kv_bytes_per_token",
-           {{"bf16", KvBytesPerToken(config, KvCodec::kBf16)}, {"f32", KvBytesPerToken(config, KvCodec::kF32)}}},
+          {"kv_bytes_per_token", kv},
           {"tensors", list}};
 }
 
@@ -195,8 +204,9 @@ void PrintCheckpoint(const Checkpoint& checkpoint, const std::string& path, std:
     parts.push_back(absl::StrCat(type, " ", Mebibytes(total.bytes), " in ", total.tensors));
   }
   line("weights", absl::StrCat(Mebibytes(TotalBytes(tensors)), ": ", absl::StrJoin(parts, ", ")));
-  line("KV", absl::StrCat(KvBytesPerToken(config, KvCodec::kBf16), " bytes a token in bf16, ",
-                          KvBytesPerToken(config, KvCodec::kF32), " in f32"));
+  std::vector<std::string> kv;
+  for (const auto& [codec, bytes] : KvBytesPerToken(config)) kv.push_back(absl::StrCat(bytes, " in ", codec));
+  line("KV bytes", absl::StrCat("a token ", absl::StrJoin(kv, ", ")));
   line("model hash", checkpoint.model_hash());
   out << "tensors\n";
   PrintTensors(tensors, out);

@@ -55,6 +55,11 @@ void CheckMoe(const MoeConfig& moe, std::vector<std::string>& problems) {
                           {"an expert's intermediate size", moe.intermediate_size, kHiddenSizeMax * 16},
                           {"groups of experts", moe.groups, kExpertsMax}};
   CheckBounds(bounds, problems);
+  const int64_t shared = int64_t{moe.shared_experts} * moe.intermediate_size;
+  if (moe.shared_experts < 0 || shared > kHiddenSizeMax * 16) {
+    problems.push_back(absl::StrCat("the shared experts' intermediate size is ", shared, ", 0 to ", kHiddenSizeMax * 16,
+                                    " are supported"));
+  }
   if (moe.experts < 1 || moe.groups < 1) return;
   if (moe.experts % moe.groups != 0) {
     problems.push_back(absl::StrCat(moe.experts, " experts do not divide into ", moe.groups, " groups"));

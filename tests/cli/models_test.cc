@@ -87,7 +87,8 @@ TEST_F(ModelsSynth, WritesAModelWithTheAttentionOfV2LiteThatSaysItIsSynthetic) {
   EXPECT_EQ(
       shown["config"]["mla"],
       (nlohmann::json{{"query_rank", 0}, {"latent", 512}, {"nope_dim", 128}, {"rope_dim", 64}, {"value_dim", 128}}));
-  EXPECT_EQ(shown["kv_bytes_per_token"]["bf16"], 2 * 576 * 2);
+  EXPECT_EQ(shown["kv_bytes_per_token"],
+            (nlohmann::json{{"f32", 2 * 576 * 4}, {"bf16", 2 * 576 * 2}, {"f16", 2 * 576 * 2}, {"mla-fp8", 2 * 656}}));
   EXPECT_THAT(RunSluice({"models", "show", folder_ + "/a"}).out, HasSubstr("random weights"));
 }
 
@@ -101,12 +102,15 @@ TEST_F(ModelsSynth, TheSameSeedWritesTheSameBytesAndAnotherDoesNot) {
 
 TEST_F(ModelsSynth, WhatItWritesContinuesText) {
   ASSERT_EQ(Synth("/a").status, 0);
-  const CommandLineResult result = RunSluice({"complete", "--model", folder_ + "/a", "--prompt", "Wörter",
-                                              "--max-tokens", "6", "--ignore-eos", "--threads", "2", "--json"});
-  ASSERT_EQ(result.status, 0) << result.err;
-  const auto answer = nlohmann::json::parse(result.out);
-  EXPECT_EQ(answer["usage"]["prompt_tokens"], 7);
-  EXPECT_EQ(answer["ids"].size(), 6u);
+  for (const char* codec : {"auto", "mla-fp8"}) {
+    const CommandLineResult result =
+        RunSluice({"complete", "--model", folder_ + "/a", "--prompt", "Wörter", "--max-tokens", "6", "--ignore-eos",
+                   "--threads", "2", "--kv-store", codec, "--json"});
+    ASSERT_EQ(result.status, 0) << result.err;
+    const auto answer = nlohmann::json::parse(result.out);
+    EXPECT_EQ(answer["usage"]["prompt_tokens"], 7);
+    EXPECT_EQ(answer["ids"].size(), 6u);
+  }
 }
 
 TEST_F(ModelsSynth, RefusesWhatItCannotWriteAndOverwritesNothing) {

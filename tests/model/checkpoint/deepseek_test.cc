@@ -109,6 +109,10 @@ TEST(DeepSeekConfig, NamesFieldAndValueOfWhatItRefuses) {
   EXPECT_THAT(Refusal(v2, "n_group", 3), HasSubstr("8 experts do not divide into 3 groups"));
   EXPECT_THAT(Refusal(v2, "topk_group", 5), HasSubstr("5 groups of experts are kept of 4"));
   EXPECT_THAT(Refusal(v2, "num_experts_per_tok", 5), HasSubstr("5 experts a token of 4 that can be chosen"));
+  json wide = TinyConfig(v2);
+  wide["n_shared_experts"] = 1024;
+  wide["moe_intermediate_size"] = 1 << 21;
+  EXPECT_THAT(std::string(Read(wide).status().message()), HasSubstr("intermediate size is 2147483648"));
   EXPECT_THAT(Refusal(v2, "topk_method", "aux"), HasSubstr("topk_method is \"aux\""));
   EXPECT_THAT(Refusal(v2, "scoring_func", "relu"), HasSubstr("scoring_func is \"relu\""));
   EXPECT_THAT(Refusal(v2, "moe_layer_freq", 2), HasSubstr("moe_layer_freq is 2, only 1"));
