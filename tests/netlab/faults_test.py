@@ -9,6 +9,7 @@ import pytest
 from processes import complete_locally, eventually, prompt_ids
 
 STORE = ["--kv-store", "bf16"]
+WIRE = ["--kv-wire", "bf16"]
 FLAGS = ["--threads", "1", "--kv-memory", "128MiB", *STORE]
 PROMPT = 240
 TOKEN_BYTES = 2 * 30 * 3 * 64 * 2  # SmolLM2 in bf16
@@ -25,7 +26,7 @@ def reference(real_model):
 @pytest.fixture
 def joined(cable, lab_service, real_model):
     """A service over the cable."""
-    return lab_service(real_model, prefill=2, worker_flags=FLAGS)
+    return lab_service(real_model, prefill=2, worker_flags=FLAGS, prefill_flags=WIRE)
 
 
 def ask(running, reference):
@@ -114,7 +115,7 @@ def test_traffic_resumes_after_a_link_was_down_for_3_s(cable, lab, joined, refer
 
 
 def test_a_decode_that_sleeps_for_two_leases_says_nothing_wrong(cable, lab_service, real_model, reference):
-    running = lab_service(real_model, worker_flags=FLAGS, decode_flags=["--lease", "1500ms"])
+    running = lab_service(real_model, worker_flags=FLAGS, prefill_flags=WIRE, decode_flags=["--lease", "1500ms"])
     for share in (0.0, 0.3, 0.9):
         with asked(running, reference) as answer:
             before = cable.bytes
@@ -129,7 +130,8 @@ def test_a_decode_that_sleeps_for_two_leases_says_nothing_wrong(cable, lab_servi
 
 
 def test_16_decodes_that_start_at_once_all_get_their_first_handoff(cable, lab_service, tiny_model):
-    running = lab_service(tiny_model, decode=16, worker_flags=["--threads", "1", "--kv-memory", "4MiB", *STORE])
+    running = lab_service(tiny_model, decode=16, worker_flags=["--threads", "1", "--kv-memory", "4MiB", *STORE],
+                          prefill_flags=WIRE)
     ids = list(range(3, 90))
     expected = complete_locally(tiny_model, ids, 4, "--ignore-eos", *STORE)["text"]
     with concurrent.futures.ThreadPoolExecutor(32) as pool:

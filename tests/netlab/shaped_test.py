@@ -10,9 +10,10 @@ STORE = ["--kv-store", "bf16"]
 def test_kv_fills_the_link_and_nothing_else_carries_it(lab, lab_service, real_model):
     rate = 1.5 * MB
     lab.veth(rate)
-    running = lab_service(real_model, worker_flags=["--threads", "1", "--kv-memory", "128MiB", *STORE])
+    running = lab_service(real_model, worker_flags=["--threads", "1", "--kv-memory", "128MiB", *STORE],
+                          prefill_flags=["--kv-wire", "bf16"])
     ids = prompt_ids(256)
-    kv_sent = lambda: running.prefill[0].metrics()["sluice_prefill_kv_bytes_sent_total"]  # noqa: E731
+    kv_sent = lambda: running.prefill[0].metrics()['sluice_prefill_kv_bytes_sent_total{codec="bf16"}']  # noqa: E731
     control_before, kv_before = sent_bytes(running.prefill[0], "control"), kv_sent()
     with RateMeter(running.prefill[0]) as link:
         answer = running.completion(prompt=ids, max_tokens=8, ignore_eos=True)

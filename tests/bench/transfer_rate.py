@@ -1,0 +1,69 @@
+"""Goodput of a handoff (tests/bench/transfer_rate) as a share of ucx_perftest's with messages of the same size, both over
+TCP on this machine, in turn. Prints a Markdown table of medians.
+
+    tests/bench/transfer_rate.py [--rounds 3] [--configurations 1024:1:bf16:bf16,...] build/release/bin/transfer_rate
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import time
+
+UCX = {**os.environ, "UCX_TLS": "tcp", "UCX_NET_DEVICES": "lo"}
+PORT = 13400
+BYTES_MAX = 1 << 30  # of one perftest run
+# tokens : requests at once : store : wire
+CONFIGURATIONS = ["1024:1:bf16:bf16", "4096:1:bf16:bf16", "32768:1:bf16:bf16", "1024:64:bf16:bf16", "4096:1:int8:int8",
+                  "32768:1:int8:int8", "1024:64:int8:int8", "4096:1:bf16:int8"]
+
+
+def perftest(message_bytes, total_bytes):
+    """Bytes a second of active messages, eight in flight."""
+    server = subprocess.Popen(["ucx_perftest", "-p", str(PORT)], env=UCX, stdout=subprocess.DEVNULL,
+                              stderr=subprocess.DEVNULL)
+    try:
+        time.sleep(0.3)
+        count = max(8, min(total_bytes, BYTES_MAX) // message_bytes)
+        out = subprocess.run(["ucx_perftest", "127.0.0.1", "-p", str(PORT), "-t", "ucp_am_bw", "-s", str(message_bytes),
+                              "-n", str(count), "-w", "8", "-O", "8", "-f", "-v"], env=UCX, check=True,
+                             capture_output=True, text=True, timeout=300).stdout
+        header, values = [line.split(",") for line in out.strip().splitlines()[-2:]]
+        return float(values[header.index("overall_bw")]) * (1 << 20)
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def handoff(binary, configuration):
+    out = subprocess.run([binary, *configuration.split(":")], env=UCX, check=True, capture_output=True, text=True,
+                         timeout=600).stdout
+    return json.loads(out)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("binary")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--configurations", default=",".join(CONFIGURATIONS))
+    options = parser.parse_args()
+    print("| tokens | at once | store | wire | frame | handoff GB/s | ucx_perftest GB/s | share | encode GB/s | CRC GB/s "
+          "| sender's CPU s/GB |")
+    print("|---:|---:|---|---|---:|---:|---:|---:|---:|---:|---:|")
+    for configuration in options.configurations.split(","):
+        ours, theirs = [], []
+        for _ in range(options.rounds):
+            ours.append(handoff(options.binary, configuration))
+            theirs.append(perftest(ours[-1]["frame_bytes"], int(ours[-1]["bytes"])))
+        median = {key: statistics.median(run[key] for run in ours) for key in ours[0]}
+        share = statistics.median(run["goodput"] / peer for run, peer in zip(ours, theirs))
+        tokens, requests, store, wire = configuration.split(":")
+        print(f"| {tokens} | {requests} | {store} | {wire} | {median['frame_bytes'] / 1024:.0f} KiB "
+              f"| {median['goodput'] / 1e9:.2f} | {statistics.median(theirs) / 1e9:.2f} | {share:.0%} "
+              f"| {median['encode_bytes_per_s'] / 1e9:.1f} | {median['crc_bytes_per_s'] / 1e9:.1f} "
+              f"| {median['sender_cpu_s_per_gb']:.2f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
