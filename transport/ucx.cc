@@ -59,6 +59,11 @@ constexpr absl::Duration kConnectPatienceMax = absl::Hours(1);
 // While there is progress, sockets are looked at once in so many rounds only.
 constexpr unsigned kRoundsPerPoll = 16;
 
+class UcxTransport;
+
+// The transport whose thread this is.
+thread_local const UcxTransport* running_here = nullptr;
+
 class UcxTransport final : public Transport {
  public:
   UcxTransport(const TransportOptions& options, Receiver* receiver) {
@@ -151,6 +156,7 @@ class UcxTransport final : public Transport {
 
   // Of the transport's thread.
   std::vector<Command> running_;  // taken from commands_
+  bool told_itself_ = false;      // a callback has pushed a command, and nobody has rung for it
   std::unordered_map<uint64_t, Slot> slots_;
   std::vector<uint64_t> active_;  // connections whose endpoint may have something to do
   std::vector<uint64_t> closed_;  // to be erased
@@ -191,17 +197,22 @@ void UcxTransport::Push(Command command) {
     commands_.push_back(std::move(command));
     if (commands_.size() > 1) return;  // whoever pushed the first one has rung
   }
+  if (running_here == this) {
+    told_itself_ = true;
+    return;
+  }
   const uint64_t one = 1;
   SLUICE_CHECK(write(wake_.get(), &one, sizeof(one)) == sizeof(one), "an eventfd takes a one");
 }
 
 void UcxTransport::Loop() {
+  running_here = this;
   for (;;) {
     RunCommands();
     const bool busy = ProgressActive();
     EraseClosed();
     if (stopping_ && slots_.empty()) break;
-    WaitForEvents(busy);
+    WaitForEvents(busy || told_itself_);
     RunTimers();
   }
   while (RunCommands()) {
@@ -211,6 +222,7 @@ void UcxTransport::Loop() {
 // False: there were none.
 bool UcxTransport::RunCommands() {
   running_.clear();
+  told_itself_ = false;
   {
     absl::MutexLock lock(&mutex_);
     running_.swap(commands_);

@@ -10,6 +10,10 @@ namespace {
 
 std::chrono::nanoseconds Nanoseconds(absl::Duration d) { return absl::ToChronoNanoseconds(d); }
 
+// How long an endpoint is driven on after something moved. Falling asleep and being woken for each fragment costs more
+// than looking again; beyond this it costs a core.
+constexpr std::chrono::microseconds kPatience(50);
+
 }  // namespace
 
 StatusOr<std::shared_ptr<UcxContext>> UcxShared::ContextFor(int control_fd) {
@@ -228,7 +232,10 @@ bool UcxConnection::Progress() {
     if (!opened.ok()) Close(opened, true);
   }
   if (!failure_.ok()) Close(std::exchange(failure_, absl::OkStatus()), /*tell_peer=*/true);
-  return endpoint_ != nullptr && (moved || !endpoint_->Arm());
+  if (endpoint_ == nullptr) return false;
+  const SteadyTime now = std::chrono::steady_clock::now();
+  if (moved) last_moved_ = now;
+  return now < last_moved_ + kPatience || !endpoint_->Arm();
 }
 
 SteadyTime UcxConnection::OnTimer(SteadyTime now) {

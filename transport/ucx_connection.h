@@ -127,7 +127,8 @@ class UcxConnection final : public UcxEndpoint::Handler {
 
   SteadyTime last_heard_;
   SteadyTime last_told_;
-  Status failure_;  // seen inside Progress, acted upon after it
+  SteadyTime last_moved_;  // of the endpoint
+  Status failure_;         // seen inside Progress, acted upon after it
 };
 
 }  // namespace sluice

@@ -48,7 +48,7 @@ void TameLibrary() {
 struct Setting {
   const char* name;
   const char* value;
-  const char* environment;  // where the operator has set this, it stays
+  const char* environment;  // where the operator has set this, it stays; null: it may not be set
 };
 
 constexpr Setting kSettings[] = {
@@ -60,12 +60,15 @@ constexpr Setting kSettings[] = {
     // UCX's emulated remote write over TCP lets whoever reaches its port write to any address of the process. Without
     // it a rendezvous goes in messages that find their landing by a request id; no difference in speed was seen.
     {"PUT_ENABLE", "n", "UCX_TCP_PUT_ENABLE"},
+    // Both ends have to have the same: UCX aborts the process (an assertion, in release builds too) when a peer sends
+    // a longer segment than it takes. Four times UCX's own value, for fewer and longer reads.
+    {"RX_SEG_SIZE", "256K", nullptr},
     // The control stream notices dead and silent peers; UCX's own timer would only wake an idle process.
     {"KEEPALIVE_INTERVAL", "inf", "UCX_KEEPALIVE_INTERVAL"},
 };
 
 Status Apply(ucp_config_t* config, const Setting& setting) {
-  if (std::getenv(setting.environment) != nullptr) return absl::OkStatus();
+  if (setting.environment != nullptr && std::getenv(setting.environment) != nullptr) return absl::OkStatus();
   const ucs_status_t status = ucp_config_modify(config, setting.name, setting.value);
   if (status == UCS_OK) return absl::OkStatus();
   return UcxError(absl::StrCat("setting ", setting.name, "=", setting.value), status);

@@ -28,6 +28,19 @@ TEST(UcxProcess, MessagesGoThereAndBack) {
   }
 }
 
+// UCX aborts a process that is sent longer segments than it takes, so the size is no operator's business.
+TEST(UcxProcess, SegmentSizesOfTheEnvironmentAreNotUsed) {
+  Peer peer("echo", "127.0.0.1:0", "", {"env", "UCX_TCP_RX_SEG_SIZE=16K"});
+  Node node;
+  node.Start("ucx");
+  StatusOr<ConnectionId> connection = node.Connect(peer.AwaitAddress());
+  ASSERT_TRUE(connection.ok()) << connection.status();
+  const std::vector<std::byte> payload = Pattern(4 << 20, 1);
+  ASSERT_TRUE(node.Send(*connection, "x", payload).ok());
+  node.AwaitMessages(1);
+  EXPECT_TRUE(node.messages()[0].payload == payload);
+}
+
 TEST(UcxProcess, AKilledPeerIsNoticedAtOnceAndLeavesMemoryQuiet) {
   Node node;
   node.Start("ucx", {.peer_silence_max = absl::Minutes(5)});
