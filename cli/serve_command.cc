@@ -18,7 +18,7 @@ class ServeCommand final : public Subcommand {
     AddWorkerFlag("--threads", "N", "Compute threads of each");
     AddWorkerFlag("--kv-memory", "BYTES", "Memory for KV of each");
     AddWorkerFlag("--page-tokens", "N", "Tokens of a KV page");
-    AddWorkerFlag("--kv-store", "CODEC", "How KV is kept, bf16 or f32");
+    AddWorkerFlag("--kv-store", "auto|CODEC", "How KV is kept");
     app->add_flag_callback(
            "--exact", [this] { options_.worker_flags.push_back("--exact"); },
            "Compute in f32 with dequantised weights: slower, for comparisons")

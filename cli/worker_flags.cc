@@ -51,10 +51,8 @@ void AddModelFlags(CLI::App& app, Options* options) {
   model.Add("--batch-tokens", &options->batch_tokens_max, "Tokens of one step at most");
   Group kv(app, "KV cache");
   kv.Bytes("--kv-memory", &options->kv_memory_bytes, "Memory for KV, taken at start");
-  kv.Add("--page-tokens", &options->page_tokens, "Tokens of a KV page; must be equal in prefill and decode");
-  kv.Add("--kv-store", &options->kv_store, "How KV is kept, bf16 or f32; must be equal in prefill and decode")
-      ->type_name("CODEC")
-      ->check(CLI::IsMember({"bf16", "f32"}).description(""));
+  kv.Add("--page-tokens", &options->page_tokens, "Tokens of a KV page");
+  kv.Add("--kv-store", &options->kv_store, "How KV is kept")->type_name("auto|CODEC");
 }
 
 template <typename Options>
@@ -116,6 +114,8 @@ void AddDecodeFlags(CLI::App& app, DecodeOptions* options) {
   Group network(app, "Network");
   network.Add("--listen", &options->listen, "Control (gRPC), host:port; port 0 picks one")->type_name("ADDRESS");
   network.Add("--kv-listen", &options->kv_listen, "Where prefill processes send KV")->type_name("ADDRESS");
+  network.Add("--kv-wire", &options->kv_wire, "How KV may come: one codec, or every one that the model allows")
+      ->type_name("auto|CODEC");
   network.Add("--kv-advertise-host", &options->kv_advertise_host, "What they are told instead of --kv-listen's host")
       ->type_name("HOST");
   AddWireFlags(app, options);
@@ -124,6 +124,8 @@ void AddDecodeFlags(CLI::App& app, DecodeOptions* options) {
   limits.Add("--sequences", &options->sequences_max, "Sequences that are generated, each step some of them");
   limits.Add("--requests", &options->requests_max, "Reservations held at once");
   limits.Bytes("--staging-memory", &options->staging_bytes, "KV that has arrived and is not in its pages yet");
+  limits.Add("--connections", &options->connections_max,
+             "Prefill processes connected at once; each may have its share of that on its way");
   limits.Add("--mailbox-messages", &options->mailbox_messages_max, "Control messages waiting for the engine");
   limits.Add("--stream-tokens", &options->stream_tokens_max, "Tokens that a choice may be ahead of its reader");
   limits.Milliseconds("--lease", &options->lease_ms, "Life of a reservation without any sign of its prefill");

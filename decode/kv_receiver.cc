@@ -105,19 +105,26 @@ void KvReceiver::Disconnect(TransferKey closed) {
 
 // --- the transport's thread ---
 
-StatusOr<std::string> KvReceiver::OnHello(ConnectionId, std::string_view hello) {
+StatusOr<std::string> KvReceiver::OnHello(ConnectionId connection, std::string_view hello) {
   {
     absl::MutexLock lock(&mutex_);
     if (transport_ == nullptr) return absl::UnavailableError("decode is starting");
   }
   const auto theirs = ParseHello(hello);
-  const Status fits = theirs.ok() ? CompareHello(options_.hello, *theirs) : theirs.status();
+  Status fits = theirs.ok() ? CompareHello(options_.hello, *theirs) : theirs.status();
+  if (fits.ok() && static_cast<int>(connections_.size()) >= options_.connections_max) {
+    fits = absl::ResourceExhaustedError(absl::StrCat(
+        "decode has ", connections_.size(), " prefill processes connected, at most ", options_.connections_max));
+  }
   if (!fits.ok()) {
     metrics_->hellos_refused.Increment();
     spdlog::warn("connection refused: {}", std::string(fits.message()));
     return fits;
   }
-  return options_.hello.SerializeAsString();
+  connections_[connection] = {};
+  proto::Hello reply = options_.hello;
+  reply.set_credit_bytes(options_.credit_bytes);
+  return reply.SerializeAsString();
 }
 
 // Life of a request, step 7: decode says where each frame lands, which is in its pages where the wire codec is theirs,
@@ -125,8 +132,17 @@ StatusOr<std::string> KvReceiver::OnHello(ConnectionId, std::string_view hello) 
 StatusOr<Landing> KvReceiver::OnMessage(ConnectionId connection, std::string_view header_bytes, size_t payload_bytes) {
   SLUICE_ASSIGN_OR_RETURN(const KvFrameHeader header, DecodeKvFrameHeader(header_bytes));
   Admission admission = Admit(connection, header, payload_bytes);
+  const bool in_pages = header.kind == FrameKind::kKv && header.codec == pool_->options().codec;
+  if (header.kind == FrameKind::kKv && admission.drop != &metrics_->dropped_duplicate) {
+    if (Status within = TakeCredit(connection, header.payload_bytes); !within.ok()) {
+      if (admission.drop == nullptr && in_pages) EndWriting({header.reservation, header.generation});
+      return within;
+    }
+  }
   if (admission.drop != nullptr) {
     admission.drop->Increment();
+    if (header.kind == FrameKind::kKv && admission.drop != &metrics_->dropped_duplicate)
+      GiveCredit(connection, header.payload_bytes);
     if (!admission.lost.ok()) Lose({header.reservation, header.generation}, admission.lost);
     if (admission.damaged) AskAgain(connection, header);
     // Whoever still sends for a transfer that is over learns it from this, even if the end came before its first frame.
@@ -139,20 +155,22 @@ StatusOr<Landing> KvReceiver::OnMessage(ConnectionId connection, std::string_vie
   landing.header_bytes = std::string(header_bytes);
   landing.header = header;
   landing.pages = std::move(admission.pages);
-  landing.in_pages = header.kind == FrameKind::kKv && header.codec == pool_->options().codec;
-  if (Status chosen = ChooseMemory(landing, payload_bytes); !chosen.ok()) {
-    landings_.erase(token);
-    Lose({header.reservation, header.generation}, chosen);
-    metrics_->dropped_no_staging.Increment();
-    return Landing{.drop = true};
-  }
+  landing.in_pages = in_pages;
+  ChooseMemory(landing, payload_bytes);
+  if (header.kind == FrameKind::kKv) ++connections_.at(connection).landing;
   return Landing{.memory = landing.memory, .token = token};
 }
 
-void KvReceiver::OnLanded(ConnectionId, uint64_t token, const Status& status) {
+void KvReceiver::OnLanded(ConnectionId connection, uint64_t token, const Status& status) {
   const auto node = landings_.extract(token);
   SLUICE_CHECK(!node.empty(), "a landing that was never begun");
-  const PendingLanding& landing = node.mapped();
+  Take(node.mapped(), status);
+  if (node.mapped().header.kind != FrameKind::kKv) return;
+  --connections_.at(connection).landing;
+  GiveCredit(connection, node.mapped().header.payload_bytes);
+}
+
+void KvReceiver::Take(const PendingLanding& landing, const Status& status) {
   const Status intact = status.ok() ? VerifyCrc(landing.header_bytes, landing.memory) : status;
   if (landing.in_pages) EndWriting(landing.key());
   if (!status.ok()) return Lose(landing.key(), status);
@@ -165,6 +183,7 @@ void KvReceiver::OnLanded(ConnectionId, uint64_t token, const Status& status) {
 }
 
 void KvReceiver::OnClosed(ConnectionId connection, const Status& why) {
+  connections_.erase(connection);
   std::vector<TransferKey> lost;
   {
     absl::MutexLock lock(&mutex_);
@@ -174,6 +193,27 @@ void KvReceiver::OnClosed(ConnectionId connection, const Status& why) {
   }
   for (const TransferKey key : lost)
     Lose(key, absl::UnavailableError(absl::StrCat("the connection to prefill ended: ", why.message())));
+}
+
+// --- credit ---
+
+Status KvReceiver::TakeCredit(ConnectionId connection, uint64_t bytes) {
+  Credit& credit = connections_.at(connection);
+  if (bytes > options_.credit_bytes - credit.taken) {
+    return absl::InvalidArgumentError(absl::StrCat("a KV frame of ", bytes, " bytes, while ", credit.taken, " of ",
+                                                   options_.credit_bytes, " bytes of credit are taken"));
+  }
+  credit.taken += bytes;
+  return absl::OkStatus();
+}
+
+// A quarter at a time; what is owed when nothing more is landing could be what the sender waits for.
+void KvReceiver::GiveCredit(ConnectionId connection, uint64_t bytes) {
+  Credit& credit = connections_.at(connection);
+  credit.owed += bytes;
+  if (credit.landing > 0 && credit.owed < options_.credit_bytes / 4) return;
+  credit.taken -= credit.owed;
+  SendFrame(FrameKind::kCredit, connection, {}, EncodeCredit(std::exchange(credit.owed, 0)));
 }
 
 // --- admission ---
@@ -248,25 +288,19 @@ Status KvReceiver::Check(const KvFrameHeader& header, const ExpectedTransfer& ex
                                                  header.payload_bytes, " bytes, at most ", payload_bytes_max));
 }
 
-Status KvReceiver::ChooseMemory(PendingLanding& landing, size_t payload_bytes) {
+void KvReceiver::ChooseMemory(PendingLanding& landing, size_t payload_bytes) {
   if (landing.header.kind != FrameKind::kKv) {
     landing.control.resize(payload_bytes);
     landing.memory = {absl::MakeSpan(landing.control)};
   } else if (landing.in_pages) {
     const KvRange range = RangeInItsPages(landing.header, pool_->options().page_tokens);
-    SLUICE_ASSIGN_OR_RETURN(landing.memory,
-                            BodyPieces(*pool_, landing.pages, range, payload_bytes, absl::MakeSpan(landing.gap)));
+    auto pieces = BodyPieces(*pool_, landing.pages, range, payload_bytes, absl::MakeSpan(landing.gap));
+    SLUICE_CHECK(pieces.ok(), "the frame was admitted: ", pieces.status().ToString());
+    landing.memory = *std::move(pieces);
   } else {
-    std::optional<Staging::Lease> staging = staging_->Take(payload_bytes);
-    if (!staging) {
-      return absl::ResourceExhaustedError(absl::StrCat("no staging memory for ", payload_bytes,
-                                                       " bytes: ", staging_->bytes_free(), " of ",
-                                                       staging_->bytes_total(), " free"));
-    }
-    landing.staging = *std::move(staging);
+    landing.staging = staging_->Take(payload_bytes);
     landing.memory = {landing.staging.bytes()};
   }
-  return absl::OkStatus();
 }
 
 // --- what has landed ---

@@ -68,6 +68,8 @@ struct ExpectedTransfer {
 
 struct KvReceiverOptions {
   proto::Hello hello;  // ours
+  int connections_max = 0;
+  uint64_t credit_bytes = 0;  // KV payload of one connection that may be on its way at once
 };
 
 class KvReceiver final : public Receiver {
@@ -100,6 +102,13 @@ class KvReceiver final : public Receiver {
   void OnClosed(ConnectionId connection, const Status& why) override;
 
  private:
+  // What a connection's sender has on its way, as far as this side knows. Every byte of a KV payload is taken when its
+  // frame is offered, and given back once. (A frame that came before is not: its sender has sent it once.)
+  struct Credit {
+    uint64_t taken = 0;
+    uint64_t owed = 0;  // of those, dealt with and not yet given back: a frame tells of many
+    int landing = 0;    // frames
+  };
   struct OpenTransfer {
     ExpectedTransfer expected;
     Transfer transfer;
@@ -138,8 +147,13 @@ class KvReceiver final : public Receiver {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Status Check(const KvFrameHeader& header, const ExpectedTransfer& expected) const;
   // Chooses where it lands.
-  Status ChooseMemory(PendingLanding& landing, size_t payload_bytes);
+  void ChooseMemory(PendingLanding& landing, size_t payload_bytes);
+  // InvalidArgument where the sender had not that much left.
+  Status TakeCredit(ConnectionId connection, uint64_t bytes);
+  // A frame of that many bytes was placed, dropped or lost.
+  void GiveCredit(ConnectionId connection, uint64_t bytes);
 
+  void Take(const PendingLanding& landing, const Status& status);
   void OnKvLanded(const PendingLanding& landing, const Status& intact);
   void OnCommitLanded(const PendingLanding& landing);
   void OnAbortLanded(const PendingLanding& landing);
@@ -178,6 +192,7 @@ class KvReceiver final : public Receiver {
   // Of the transport's thread alone.
   uint64_t landings_begun_ = 0;
   std::unordered_map<uint64_t, PendingLanding> landings_;
+  std::map<ConnectionId, Credit> connections_;
 };
 
 }  // namespace sluice::decode

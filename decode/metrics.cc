@@ -20,6 +20,8 @@ std::vector<MetricRow> Table() {
       {"sluice_decode_sequences_waiting", kGauge, "Committed sequences that wait to be admitted."},
       {"sluice_decode_staging_bytes_used", kGauge, "Bytes of arrived KV that is not in its pages yet."},
       {"sluice_decode_staging_bytes_total", kGauge, "Bytes there are for arriving KV."},
+      {"sluice_decode_staging_pieces_from_heap", kGauge,
+       "Arrived frames since the start for which staging memory had no gap large enough."},
       {"sluice_decode_tokens_total", kCounter, "Tokens generated here; the first of each choice is prefill's."},
       {"sluice_decode_commits_total", kCounter, "Handoffs that arrived whole."},
       {"sluice_decode_requests_finished_total", kCounter, "Requests all of whose choices came to their end."},
@@ -67,6 +69,7 @@ DecodeMetrics::DecodeMetrics()
       sequences_waiting(metrics.gauge("sluice_decode_sequences_waiting")),
       staging_bytes_used(metrics.gauge("sluice_decode_staging_bytes_used")),
       staging_bytes_total(metrics.gauge("sluice_decode_staging_bytes_total")),
+      staging_pieces_from_heap(metrics.gauge("sluice_decode_staging_pieces_from_heap")),
       tokens(metrics.counter("sluice_decode_tokens_total")),
       commits(metrics.counter("sluice_decode_commits_total")),
       requests_finished(metrics.counter("sluice_decode_requests_finished_total")),
@@ -93,7 +96,6 @@ DecodeMetrics::DecodeMetrics()
       dropped_damaged(Dropped(metrics, "damaged")),
       dropped_other_connection(Dropped(metrics, "other_connection")),
       dropped_wrong(Dropped(metrics, "wrong")),
-      dropped_no_staging(Dropped(metrics, "no_staging")),
       step_seconds(metrics.histogram("sluice_decode_step_seconds")),
       step_sequences(metrics.histogram("sluice_decode_step_sequences")) {}
 

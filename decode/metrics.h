@@ -21,6 +21,7 @@ struct DecodeMetrics {
   prometheus::Gauge& sequences_waiting;
   prometheus::Gauge& staging_bytes_used;
   prometheus::Gauge& staging_bytes_total;
+  prometheus::Gauge& staging_pieces_from_heap;
   prometheus::Counter& tokens;
   prometheus::Counter& commits;
   prometheus::Counter& requests_finished;
@@ -48,7 +49,6 @@ struct DecodeMetrics {
   prometheus::Counter& dropped_damaged;           // it came cut short and is asked for again
   prometheus::Counter& dropped_other_connection;  // not from where the transfer's first frame came
   prometheus::Counter& dropped_wrong;             // its header contradicts the transfer, which fails
-  prometheus::Counter& dropped_no_staging;        // no memory to land in; the transfer fails
   prometheus::Histogram& step_seconds;
   prometheus::Histogram& step_sequences;
 };

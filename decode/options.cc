@@ -1,5 +1,6 @@
 #include "decode/options.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "absl/strings/str_join.h"
@@ -7,6 +8,10 @@
 #include "transport/fault_policy.h"
 
 namespace sluice {
+
+namespace {
+constexpr int64_t kCreditBytesMin = int64_t{1} << 16;
+}  // namespace
 
 Status DecodeOptions::Validate() const {
   std::vector<std::string> problems;
@@ -30,13 +35,17 @@ Status DecodeOptions::Validate() const {
   at_least("threads", threads, 1);
   at_least("kv_memory_bytes", kv_memory_bytes, 1);
   at_least("page_tokens", page_tokens, 1);
-  if (const auto codec = ParseKvCodec(kv_store); !codec.ok()) {
-    problems.push_back(absl::StrCat("kv_store: ", codec.status().message()));
-  }
+  const auto a_codec = [&problems](absl::string_view field, const std::string& value) {
+    const auto codec = ParseKvCodec(value);
+    if (value != "auto" && !codec.ok()) problems.push_back(absl::StrCat(field, ": ", codec.status().message()));
+  };
+  a_codec("kv_store", kv_store);
+  a_codec("kv_wire", kv_wire);
   at_least("batch_tokens_max", batch_tokens_max, 1);
   at_least("sequences_max", sequences_max, batch_tokens_max);
   at_least("requests_max", requests_max, 1);
-  at_least("staging_bytes", staging_bytes, int64_t{1} << 16);
+  at_least("connections_max", connections_max, 1);
+  at_least("staging_bytes", staging_bytes, std::max(connections_max, 1) * kCreditBytesMin);
   at_least("mailbox_messages_max", mailbox_messages_max, 1);
   at_least("stream_tokens_max", stream_tokens_max, 1);
   at_least("lease_ms", lease_ms, 1);

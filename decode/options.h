@@ -25,12 +25,15 @@ struct DecodeOptions {
   int threads = 1;                             // compute threads, the engine thread included
   bool exact = false;                          // f32 products with dequantised weights: slower, for comparisons
   int64_t kv_memory_bytes = int64_t{1} << 30;  // all KV, taken and touched at start-up
-  int page_tokens = 16;                        // slots of a KV page; must be equal on both sides
-  std::string kv_store = "bf16";               // "bf16" or "f32"; f32 doubles the bytes a token
+  int page_tokens = 16;                        // slots of a KV page
+  std::string kv_store = "auto";               // how KV is kept: a codec that the model's layout allows
+  std::string kv_wire = "auto";                // how it may come: one codec, or every one that the layout allows
   int batch_tokens_max = 64;                   // sequences of one step, each with one token; sizes the scratch memory
   int sequences_max = 1024;                    // admitted sequences; those beyond a step's limit take turns
   int requests_max = 1024;                     // reservations held at once, whatever their size
   int64_t staging_bytes = int64_t{64} << 20;   // KV that has arrived and is not in its pages yet
+  int connections_max = 16;                    // prefill processes connected at once; each has an equal share of
+                                               // staging_bytes as credit: KV of it that is on its way
   int mailbox_messages_max = 4096;             // control messages waiting for the engine thread; beyond it: refused
   int stream_tokens_max = 256;                 // tokens a choice is ahead of a slow reader; then it pauses
 

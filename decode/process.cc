@@ -17,6 +17,7 @@
 #include "decode/staging.h"
 #include "decode/worker.h"
 #include "model/checkpoint/checkpoint.h"
+#include "model/kv_body.h"
 #include "model/kv_pool.h"
 #include "model/memory_plan.h"
 #include "model/text/tokenizer.h"
@@ -55,6 +56,7 @@ class DecodeProcess {
   Status StartService();
   proto::WorkerStatus Identity() const;
   TransformerOptions EngineOptions() const;
+  size_t CreditBytes() const { return static_cast<size_t>(options_.staging_bytes / options_.connections_max); }
 
   const DecodeOptions options_;
   const ClusterKey key_;
@@ -64,6 +66,7 @@ class DecodeProcess {
   std::unique_ptr<Checkpoint> checkpoint_;
   std::unique_ptr<Tokenizer> tokenizer_;  // null where the model brings none
   KvPoolOptions kv_options_;
+  std::vector<KvCodec> wire_codecs_;  // that KV may come in
   std::unique_ptr<Transformer> transformer_;
   std::unique_ptr<KvPool> pool_;
   std::unique_ptr<Staging> staging_;
@@ -91,7 +94,7 @@ proto::WorkerStatus DecodeProcess::Identity() const {
   *identity.mutable_layout() = ToProto(kv_options_.layout);
   identity.set_page_tokens(static_cast<uint32_t>(kv_options_.page_tokens));
   identity.set_store_codec(std::string(Name(kv_options_.codec)));
-  for (const KvCodec codec : WireCodecs(kv_options_.layout)) identity.add_wire_codecs(std::string(Name(codec)));
+  for (const KvCodec codec : wire_codecs_) identity.add_wire_codecs(std::string(Name(codec)));
   identity.set_vocab_size(static_cast<uint32_t>(config.vocab_size));
   identity.set_context_tokens_max(static_cast<uint32_t>(config.context_tokens_max));
   return identity;
@@ -117,6 +120,14 @@ Status DecodeProcess::LoadModel() {
   checkpoint_ = std::move(model.checkpoint);
   tokenizer_ = std::move(model.tokenizer);
   kv_options_ = model.kv;
+  SLUICE_ASSIGN_OR_RETURN(wire_codecs_, ChooseWireCodecs(options_.kv_wire, kv_options_.layout));
+  for (const KvCodec codec : wire_codecs_) {
+    const size_t token = BodyBytes(kv_options_.layout, codec, 1, 1);
+    if (token <= CreditBytes()) continue;
+    return absl::InvalidArgumentError(absl::StrCat("a token's KV of one layer has ", token, " bytes in ",
+                                                   std::string(Name(codec)), "; the credit of one of ",
+                                                   options_.connections_max, " connections is ", CreditBytes()));
+  }
   return absl::OkStatus();
 }
 
@@ -159,7 +170,9 @@ Status DecodeProcess::StartWorker() {
       .stream_tokens_max = options_.stream_tokens_max,
       .identity = Identity(),
       .store = kv_options_.codec,
-      .wire = WireCodecs(kv_options_.layout)};
+      .wire = wire_codecs_,
+      .connections_max = options_.connections_max,
+      .credit_bytes = CreditBytes()};
   const ModelFacts facts = {.tokenizer = tokenizer_.get(),
                             .eos_ids = config.eos_ids,
                             .vocab_size = config.vocab_size,

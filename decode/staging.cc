@@ -19,19 +19,22 @@ StatusOr<std::unique_ptr<Staging>> Staging::Create(size_t bytes) {
 Staging::Staging(Buffer buffer) : buffer_(std::move(buffer)) { gaps_.emplace(0, buffer_.size()); }
 
 Staging::Lease::Lease(Lease&& other) noexcept
-    : staging_(std::exchange(other.staging_, nullptr)), bytes_(std::exchange(other.bytes_, {})) {}
+    : staging_(std::exchange(other.staging_, nullptr)),
+      heap_(std::move(other.heap_)),
+      bytes_(std::exchange(other.bytes_, {})) {}
 
 Staging::Lease& Staging::Lease::operator=(Lease&& other) noexcept {
   std::swap(staging_, other.staging_);
+  std::swap(heap_, other.heap_);
   std::swap(bytes_, other.bytes_);
   return *this;
 }
 
 Staging::Lease::~Lease() {
-  if (staging_ != nullptr && !bytes_.empty()) staging_->GiveBack(bytes_);
+  if (staging_ != nullptr && heap_ == nullptr && !bytes_.empty()) staging_->GiveBack(bytes_);
 }
 
-std::optional<Staging::Lease> Staging::Take(size_t bytes) {
+Staging::Lease Staging::Take(size_t bytes) {
   if (bytes == 0) return Lease(this, {});
   const size_t needed = RoundUp(bytes);
   absl::MutexLock lock(&mutex_);
@@ -42,7 +45,16 @@ std::optional<Staging::Lease> Staging::Take(size_t bytes) {
     if (size > needed) gaps_.emplace(offset + needed, size - needed);
     return Lease(this, buffer_.span().subspan(offset, bytes));
   }
-  return std::nullopt;
+  ++pieces_from_heap_;
+  Lease lease(this, {});
+  lease.heap_ = std::make_unique<std::byte[]>(bytes);
+  lease.bytes_ = {lease.heap_.get(), bytes};
+  return lease;
+}
+
+uint64_t Staging::pieces_from_heap() const {
+  absl::MutexLock lock(&mutex_);
+  return pieces_from_heap_;
 }
 
 size_t Staging::bytes_free() const {

@@ -1,11 +1,13 @@
-// Bounded memory for what has arrived and is not checked or not in its pages yet. Taken and touched at start-up, given
-// out in pieces of any size by first fit. Thread-safe: the transport's thread takes, the engine thread gives back.
+// Memory for KV that arrives in another codec than the pool's, until it is recoded. Taken and touched at start-up,
+// given out in pieces of any size by first fit. Whoever takes bounds what is out at once (credits do); gaps that are
+// too small for a piece although together they would do are made good from the heap, so that no piece is ever refused.
+// Thread-safe.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <memory>
-#include <optional>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
@@ -32,14 +34,16 @@ class Staging {
     friend class Staging;
     Lease(Staging* staging, absl::Span<std::byte> bytes) : staging_(staging), bytes_(bytes) {}
     Staging* staging_ = nullptr;
+    std::unique_ptr<std::byte[]> heap_;  // where there was no gap
     absl::Span<std::byte> bytes_;
   };
 
-  // Nothing where no gap is large enough; never waits.
-  std::optional<Lease> Take(size_t bytes);
+  // Never waits and never fails.
+  Lease Take(size_t bytes);
 
   size_t bytes_total() const { return buffer_.size(); }
   size_t bytes_free() const;
+  uint64_t pieces_from_heap() const;  // since the start
 
  private:
   explicit Staging(Buffer buffer);
@@ -48,6 +52,7 @@ class Staging {
   Buffer buffer_;
   mutable absl::Mutex mutex_;
   std::map<size_t, size_t> gaps_ ABSL_GUARDED_BY(mutex_);  // offset -> bytes, neighbours merged
+  uint64_t pieces_from_heap_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace sluice::decode

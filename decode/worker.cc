@@ -20,7 +20,9 @@ Worker::Worker(WorkerOptions options, const ModelFacts& model, const ClusterKey&
       metrics_(metrics),
       mailbox_(static_cast<size_t>(options_.mailbox_messages_max)),
       receiver_({.hello = MakeHello("decode", Epoch{options_.identity.epoch()}, options_.identity.model_hash(),
-                                    options_.identity.layout(), options_.store, options_.wire)},
+                                    options_.identity.layout(), options_.store, options_.wire),
+                 .connections_max = options_.connections_max,
+                 .credit_bytes = options_.credit_bytes},
                 pool, staging, metrics,
                 [this](ReceiverEvent event) {
                   std::visit([this](auto&& message) { mailbox_.Post(std::move(message)); }, std::move(event));
@@ -140,6 +142,7 @@ void Worker::UpdateGauges() {
   metrics_->reservations.Set(static_cast<double>(reservations_.size()));
   metrics_->requests_active.Set(static_cast<double>(running));
   metrics_->sequences_waiting.Set(static_cast<double>(waiting));
+  metrics_->staging_pieces_from_heap.Set(static_cast<double>(staging_->pieces_from_heap()));
   metrics_->staging_bytes_total.Set(static_cast<double>(staging_->bytes_total()));
   metrics_->staging_bytes_used.Set(static_cast<double>(staging_->bytes_total() - staging_->bytes_free()));
 }

@@ -48,6 +48,8 @@ struct WorkerOptions {
   proto::WorkerStatus identity;
   KvCodec store = KvCodec::kBf16;
   std::vector<KvCodec> wire;  // that it takes
+  int connections_max = 0;
+  uint64_t credit_bytes = 0;  // of each: KV payload that may be on its way
 };
 
 class Worker {

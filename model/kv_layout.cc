@@ -56,6 +56,13 @@ std::vector<KvCodec> WireCodecs(const KvLayout& layout) {
   return codecs;
 }
 
+StatusOr<std::vector<KvCodec>> ChooseWireCodecs(std::string_view name, const KvLayout& layout) {
+  if (name == "auto") return WireCodecs(layout);
+  SLUICE_ASSIGN_OR_RETURN(const KvCodec codec, ParseKvCodec(name));
+  SLUICE_RETURN_IF_ERROR(CheckCodec(layout, codec));
+  return std::vector<KvCodec>{codec};
+}
+
 // A row is one (token, kv head): codecs that keep something beside the codes keep it per row, so sizes are counted in
 // rows and never from the elements of several heads together.
 PlaneBytes TensorBytes(const KvLayout& layout, KvCodec codec, int64_t tokens) {

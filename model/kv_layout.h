@@ -53,6 +53,8 @@ StatusOr<KvCodec> ChooseStoreCodec(std::string_view name, const KvLayout& layout
 
 // Every codec that can hold the layout: what a process can take off the wire.
 std::vector<KvCodec> WireCodecs(const KvLayout& layout);
+// Those that a flag names: the one codec, or of "auto" every one. Checks that it can hold the layout.
+StatusOr<std::vector<KvCodec>> ChooseWireCodecs(std::string_view name, const KvLayout& layout);
 
 // Bytes of `tokens` tokens in one tensor of one layer: a plane of codes, and behind it a plane of scales.
 struct PlaneBytes {

@@ -18,7 +18,7 @@ StatusOr<WorkerModel> OpenWorkerModel(const std::string& path, const std::string
     return tokenizer.status();
   }
   model.kv.layout = KvLayout::Of(model.checkpoint->config());
-  SLUICE_ASSIGN_OR_RETURN(model.kv.codec, ParseKvCodec(kv_store));
+  SLUICE_ASSIGN_OR_RETURN(model.kv.codec, ChooseStoreCodec(kv_store, model.kv.layout));
   model.kv.page_tokens = page_tokens;
   SLUICE_ASSIGN_OR_RETURN(model.kv.pages, KvPagesWithin(static_cast<size_t>(kv_memory_bytes), model.kv.layout,
                                                         model.kv.codec, page_tokens));

@@ -18,7 +18,7 @@ struct WorkerModel {
   KvPoolOptions kv;
 };
 
-// `kv_store` is a codec's name, `kv_memory_bytes` what the pool's whole pages must fit in. Errors name the file, the
+// `kv_store` is a codec's name or "auto", `kv_memory_bytes` what the pool's whole pages must fit in. Errors name the file, the
 // field or both sizes.
 StatusOr<WorkerModel> OpenWorkerModel(const std::string& path, const std::string& kv_store, int page_tokens,
                                       int64_t kv_memory_bytes);

@@ -37,7 +37,7 @@ Status PrefillOptions::Validate() const {
   at_least("threads", threads, 1);
   at_least("kv_memory_bytes", kv_memory_bytes, 1);
   at_least("page_tokens", page_tokens, 1);
-  if (const auto codec = ParseKvCodec(kv_store); !codec.ok())
+  if (const auto codec = ParseKvCodec(kv_store); kv_store != "auto" && !codec.ok())
     problems.push_back(absl::StrCat("kv_store: ", codec.status().message()));
   at_least("prefix_cache_pages", prefix_cache_pages, -1);
   at_least("batch_tokens_max", batch_tokens_max, 1);

@@ -37,8 +37,8 @@ struct PrefillOptions {
   int threads = 1;                               // compute threads, the engine thread included
   bool exact = false;                            // f32 products with dequantised weights: slower, for comparisons
   int64_t kv_memory_bytes = int64_t{512} << 20;  // KV of prompts on their way, taken and touched at start-up
-  int page_tokens = 16;                          // slots of a KV page; must be equal on both sides
-  std::string kv_store = "bf16";                 // "bf16" or "f32"; f32 doubles the bytes a token
+  int page_tokens = 16;                          // slots of a KV page
+  std::string kv_store = "auto";                 // how KV is kept: a codec that the model's layout allows
   int prefix_cache_pages = -1;                   // KV pages that finished prompts may keep; -1: whatever is not in use
   // Tokens of one step: what a cancelled prompt still costs, what the first bytes wait for, and the scratch memory.
   int batch_tokens_max = 256;

@@ -39,13 +39,16 @@ TEST(WorkerFlags, SetTheFieldsOfDecodesOptions) {
   DecodeOptions options;
   AddDecodeFlags(app, &options);
   app.parse(
-      "--model m --threads 3 --exact --kv-memory 64MiB --kv-store f32 --kv-listen 127.0.0.1:7 --lease 1500ms "
+      "--model m --threads 3 --exact --kv-memory 64MiB --kv-store f32 --kv-wire int8 --connections 3 --kv-listen "
+      "127.0.0.1:7 --lease 1500ms "
       "--cluster-key-file k --announce-fd 5 --kv-interface eth0 --kv-test-faults kill@3");
   EXPECT_EQ(options.model_path, "m");
   EXPECT_EQ(options.threads, 3);
   EXPECT_TRUE(options.exact);
   EXPECT_EQ(options.kv_memory_bytes, int64_t{64} << 20);
   EXPECT_EQ(options.kv_store, "f32");
+  EXPECT_EQ(options.kv_wire, "int8");
+  EXPECT_EQ(options.connections_max, 3);
   EXPECT_EQ(options.kv_listen, "127.0.0.1:7");
   EXPECT_EQ(options.lease_ms, 1500);
   EXPECT_EQ(options.cluster_key_file, "k");

@@ -155,13 +155,19 @@ TEST_F(KvPortTest, FramesOfOtherEpochsReservationsAndGenerationsAreAnsweredByAbo
   for (int round = 0; round < 50; ++round) {
     for (const KvFrameHeader& header : stale) ASSERT_TRUE(liar_.Send(connection, Encode(header, body), body).ok());
   }
-  liar_.AwaitMessages(200);
+  liar_.AwaitMessages(400);
+  uint64_t credit = 0;
   for (const LandedMessage& m : liar_.messages()) {
+    if (DecodeKvFrameHeader(m.header)->kind == FrameKind::kCredit) {
+      credit += *DecodeCredit(m.payload);
+      continue;
+    }
     const auto* bytes = reinterpret_cast<const char*>(m.payload.data());
     const auto result = ParseTransferResult({bytes, m.payload.size()});
     ASSERT_TRUE(result.ok());
     EXPECT_EQ(ToStatus(*result).code(), absl::StatusCode::kAborted);
   }
+  EXPECT_EQ(credit, 200 * body.size());
   EXPECT_TRUE(decode_.Release(reserved).ok());
 }
 

@@ -334,6 +334,21 @@ TEST_P(KvReceiverTest, AFrameThatComesDamagedTwiceIsDataLoss) {
   ExpectAnotherPrefillSucceeds(held);
 }
 
+TEST_P(KvReceiverTest, OfTwoRequestsOfOnePromptTheFailureOfOneIsNotTheOthers) {
+  const auto sender = NewSender();
+  Held first = Reserve(Prompt(10), Sampling(6));
+  Held second = Reserve(Prompt(10), Sampling(6));
+  SendKv(*sender, first, 0, 0, 10);
+  SendAllKv(*sender, second);
+  SendDamaged(*sender, first, 1, 0, 10);
+  SendDamaged(*sender, first, 1, 0, 10);
+  EXPECT_EQ(AwaitCode(*sender), absl::StatusCode::kDataLoss);
+  SendCommit(*sender, second);
+  ReadToEnd(second);
+  ExpectAnswered(second);
+  ExpectAnotherPrefillSucceeds(first);
+}
+
 TEST_P(KvReceiverTest, TooManyDamagedFramesAreDataLoss) {
   const auto sender = NewSender();
   Held held = Reserve(Prompt(10), Sampling(6));
@@ -459,44 +474,79 @@ TEST_F(ReceiverFixture, AHelloThatDoesNotFitIsRefusedWithBothValues) {
   EXPECT_EQ(metrics_.hellos_refused.Value(), 4);
 }
 
-class SmallStagingTest : public ReceiverFixture {
- protected:
-  SmallStagingTest() : ReceiverFixture(/*staging_bytes=*/8192) { wire_ = KvCodec::kF32; }
-};
-
-TEST_F(SmallStagingTest, WithoutMemoryToLandInATransferFailsAndOthersGoOn) {
+TEST_P(KvReceiverTest, EveryByteOfKvIsGivenBackOnce) {
   const auto sender = NewSender();
-  Held large = Reserve(Prompt(100), Sampling(2));  // a frame has 25,600 bytes
-  Held small = Reserve(Prompt(5), Sampling(6));
-  SendAllKv(*sender, large);
-  EXPECT_EQ(AwaitCode(*sender), absl::StatusCode::kResourceExhausted);
-  EXPECT_GE(metrics_.dropped_no_staging.Value(), 1);
-  for (int layer = 0; layer < kToyLayout.layers; ++layer) {
-    SendKv(*sender, small, layer, 0, 5);
-    AwaitCount(metrics_.frames_received, layer + 1);
-    Turns(1);
-  }
-  Release(large);
-  EXPECT_EQ(Free(), kPages - 3);
-  Release(small);
+  Held held = Reserve(Prompt(10), Sampling(6));
+  Held released = Reserve(Prompt(10), Sampling(6));
+  Release(released);
+  SendKv(*sender, held, 0, 0, 10);
+  SendKv(*sender, held, 0, 0, 10);      // not of this: it is there
+  SendKv(*sender, released, 0, 0, 10);  // for nobody
+  SendDamaged(*sender, held, 1, 0, 10);
+  SendCut(*sender, held, 2, 0, 10);
+  const uint64_t bytes = BodyBytes(kToyLayout, wire_, 1, 10);
+  TurnUntil([&] { return sender->credit() == 4 * bytes; });
+  SendKv(*sender, held, 1, 0, 10);
+  SendKv(*sender, held, 2, 0, 10);
+  SendCommit(*sender, held);
+  ReadToEnd(held);
+  ExpectAnswered(held);
+  EXPECT_EQ(sender->credit(), 6 * bytes);
   ExpectNothingHeld();
+}
+
+TEST_P(KvReceiverTest, MoreThanTheCreditClosesTheConnection) {
+  const auto sender = NewSender();
+  Held held = Reserve(Prompt(190), Sampling(6));
+  KvFrameHeader header = KvHeader(held, 0, 0, 190);
+  header.layers = 3;
+  std::string body;
+  for (int layer = 0; layer < kToyLayout.layers; ++layer) body += ToyBody(held.prompt, layer, 0, 190, wire_);
+  ASSERT_GT(body.size(), kCreditBytes);
+  sender->Send(header, body);
+  TurnUntil([&sender] { return sender->closed(); });
+  ExpectAnotherPrefillSucceeds(held);
+}
+
+TEST_F(ReceiverFixture, MorePrefillProcessesThanConnectionsAreRefusedWithBothNumbers) {
+  std::vector<std::unique_ptr<Sender>> senders;
+  for (int i = 0; i < kConnections; ++i) senders.push_back(NewSender());
+  const proto::Hello hello = MakeHello("prefill", Epoch{5}, "toy", layout_proto_, KvCodec::kBf16, {KvCodec::kBf16});
+  const Status refused = Sender().Connect(transport_->address(), hello).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("8 prefill processes connected, at most 8"));
+  senders.pop_back();
+  // Its end is noticed by the transport's thread.
+  TurnUntil([&] { return Sender().Connect(transport_->address(), hello).ok(); });
 }
 
 TEST(Staging, GivesOutAndMergesPiecesOfAnySize) {
   const auto staging = *Staging::Create(1024);
-  auto a = staging->Take(100);
-  auto b = staging->Take(300);
-  auto c = staging->Take(500);
-  ASSERT_TRUE(a && b && c);
-  EXPECT_FALSE(staging->Take(100).has_value());
+  std::optional<Staging::Lease> a = staging->Take(100), b = staging->Take(300), c = staging->Take(500);
+  EXPECT_EQ(staging->bytes_free(), 1024u - 128 - 320 - 512);
   b.reset();
-  EXPECT_FALSE(staging->Take(400).has_value());  // the gap in the middle has 320
   a.reset();
-  ASSERT_TRUE(staging->Take(400).has_value());
+  (void)staging->Take(400);
   c.reset();
-  EXPECT_TRUE(staging->Take(1024).has_value());
-  EXPECT_TRUE(staging->Take(0).has_value());
+  (void)staging->Take(1024);
+  (void)staging->Take(0);
   EXPECT_EQ(staging->bytes_free(), 1024u);
+  EXPECT_EQ(staging->pieces_from_heap(), 0u);
+}
+
+TEST(Staging, TakesFromTheHeapWhatNoGapHolds) {
+  const auto staging = *Staging::Create(1024);
+  const Staging::Lease a = staging->Take(300);
+  std::optional<Staging::Lease> b = staging->Take(300);
+  const Staging::Lease c = staging->Take(300);
+  b.reset();
+  Staging::Lease heap = staging->Take(400);  // 384 are free, in two gaps
+  ASSERT_EQ(heap.bytes().size(), 400u);
+  std::fill(heap.bytes().begin(), heap.bytes().end(), std::byte{1});
+  const Staging::Lease moved = std::move(heap);
+  EXPECT_EQ(moved.bytes()[399], std::byte{1});
+  EXPECT_EQ(staging->pieces_from_heap(), 1u);
+  EXPECT_EQ(staging->bytes_free(), 1024u - 2 * 320);
 }
 
 }  // namespace

@@ -21,9 +21,8 @@ TEST(DecodeMetrics, EveryRowIsInTheFoldersPage) {
 
 TEST(DecodeMetrics, DroppedFramesAreCountedByReason) {
   DecodeMetrics metrics;
-  metrics.dropped_no_staging.Increment();
-  EXPECT_THAT(metrics.metrics.Text(),
-              testing::HasSubstr("sluice_decode_frames_dropped_total{reason=\"no_staging\"} 1"));
+  metrics.dropped_duplicate.Increment();
+  EXPECT_THAT(metrics.metrics.Text(), testing::HasSubstr("sluice_decode_frames_dropped_total{reason=\"duplicate\"} 1"));
 }
 
 }  // namespace

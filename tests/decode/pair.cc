@@ -15,6 +15,7 @@
 #include "grpcpp/grpcpp.h"
 #include "model/checkpoint/checkpoint.h"
 #include "model/generation.h"
+#include "model/kv_body.h"
 #include "model/kv_pool.h"
 #include "model/text/tokenizer.h"
 #include "model/transformer.h"
@@ -216,13 +217,37 @@ StatusOr<Answer> Ask(DecodeClient& decode, PrefillClient& prefill, const std::ve
   return stream->ReadToEnd();
 }
 
-Answer AnswerWhole(const std::string& model, const std::vector<TokenId>& prompt, const SamplingParams& sampling) {
+namespace {
+
+std::unique_ptr<KvPool> PoolOf(const KvLayout& layout, const std::string& codec) {
+  auto pool = KvPool::Create({.layout = layout, .codec = *ParseKvCodec(codec), .pages = 64});
+  SLUICE_CHECK(pool.ok());
+  return *std::move(pool);
+}
+
+// The first `tokens` tokens, from the one pool to the other as in a handoff.
+void Carry(const KvPool& from, const PageLease& from_pages, KvPool& to, const PageLease& to_pages, KvCodec wire,
+           int64_t tokens) {
+  const KvLayout& layout = from.options().layout;
+  const KvRange all = {.layers = layout.layers, .tokens = tokens};
+  std::vector<std::byte> body(BodyBytes(layout, wire, layout.layers, tokens));
+  SLUICE_CHECK(EncodeBody(from, from_pages.pages(), all, wire, absl::MakeSpan(body)).ok());
+  SLUICE_CHECK(DecodeBody(to, to_pages.pages(), all, wire, body).ok());
+}
+
+}  // namespace
+
+Answer AnswerWhole(const std::string& model, const std::vector<TokenId>& prompt, const SamplingParams& sampling,
+                   const KvPath& path) {
   const auto checkpoint = OpenCheckpoint(model);
   SLUICE_CHECK(checkpoint.ok());
   const auto transformer =
       Transformer::Create(checkpoint->get(), {.threads = 1, .batch_tokens_max = 512, .logit_rows_max = 1});
-  const auto pool = KvPool::Create({.layout = KvLayout::Of((*checkpoint)->config()), .pages = 64});
-  SLUICE_CHECK(transformer.ok() && pool.ok());
+  SLUICE_CHECK(transformer.ok());
+  const KvLayout layout = KvLayout::Of((*checkpoint)->config());
+  const auto prefill = PoolOf(layout, path.prefill_store);
+  const auto decode = PoolOf(layout, path.decode_store);
+  const auto prompt_tokens = static_cast<int64_t>(prompt.size());
   const auto tokenizer = Tokenizer::Create((*checkpoint)->tokenizer());
   const GenerationContext context = {.tokenizer = tokenizer.ok() ? tokenizer->get() : nullptr,
                                      .sampling = sampling,
@@ -232,16 +257,18 @@ Answer AnswerWhole(const std::string& model, const std::vector<TokenId>& prompt,
                                      .context_tokens_max = (*checkpoint)->config().context_tokens_max};
   Answer answer;
   for (int choice = 0; choice < sampling.n; ++choice) {
-    const auto lease = (*pool)->Lease((*pool)->PagesFor(static_cast<int64_t>(prompt.size()) + sampling.max_tokens));
-    SLUICE_CHECK(lease.ok());
+    const auto from = prefill->Lease(prefill->PagesFor(prompt_tokens));
+    const auto to = decode->Lease(decode->PagesFor(prompt_tokens + sampling.max_tokens));
+    SLUICE_CHECK(from.ok() && to.ok());
     Generation generation(&context, choice);
-    std::vector<TokenId> step = prompt;
-    int64_t position = 0;
-    while (!generation.finished()) {
-      const auto logits = (*transformer)->Forward({{{step, position, lease->pages(), LogitsFor::kLast}}}, **pool);
+    auto logits = (*transformer)->Forward({{{prompt, 0, from->pages(), LogitsFor::kLast}}}, *prefill);
+    Carry(*prefill, *from, *decode, *to, *ParseKvCodec(path.wire), prompt_tokens);
+    for (int64_t position = prompt_tokens;; ++position) {
       SLUICE_CHECK(logits.ok());
-      position += static_cast<int64_t>(step.size());
-      step = {generation.Step(*logits)->token()};
+      const std::vector<TokenId> step = {generation.Step(*logits)->token()};
+      if (generation.finished()) break;
+      logits =
+          (*transformer)->Forward({{{step, position, to->pages(), LogitsFor::kLast, /*generated=*/true}}}, *decode);
     }
     answer.tokens.emplace_back(generation.generated().begin(), generation.generated().end());
     answer.finish.push_back(generation.finish());

@@ -26,7 +26,7 @@ struct WorkerSpec {
   std::string model;
   int page_tokens = 16;
   std::string kv_store = "bf16";
-  std::string kv_wire = "bf16";  // prefill's
+  std::string kv_wire = "bf16";  // prefill's; decode takes every one
   std::string send = "layer";    // likewise
 };
 std::vector<std::string> ToArguments(const WorkerSpec& spec, int announce_fd);
@@ -112,7 +112,15 @@ class PrefillClient {
 StatusOr<Answer> Ask(DecodeClient& decode, PrefillClient& prefill, const std::vector<TokenId>& prompt,
                      const SamplingParams& sampling);
 
-// The same request computed in this process, without a handoff.
-Answer AnswerWhole(const std::string& model, const std::vector<TokenId>& prompt, const SamplingParams& sampling);
+// What a prompt's KV is kept and sent as.
+struct KvPath {
+  std::string prefill_store = "bf16";
+  std::string wire = "bf16";
+  std::string decode_store = "bf16";
+};
+
+// The same request computed in this process, with the prompt's KV recoded as on its way.
+Answer AnswerWhole(const std::string& model, const std::vector<TokenId>& prompt, const SamplingParams& sampling,
+                   const KvPath& path = {});
 
 }  // namespace sluice::decode

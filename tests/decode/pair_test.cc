@@ -105,6 +105,19 @@ TEST_F(PairTest, ManyAtOnceEachGetTheirOwnAnswer) {
   EXPECT_TRUE(decode_.AllPagesComeBack());
 }
 
+TEST_F(PairTest, TheSamePromptsAskedAgainAndAgainHaveTheSameAnswers) {
+  std::vector<Answer> answers;
+  for (uint64_t i = 0; i < 20; ++i) answers.push_back(AnswerWhole(kTinyModel, Prompt(30, i), Greedy(8)));
+  for (int round = 0; round < 10; ++round) {
+    for (uint64_t i = 0; i < 20; ++i) {
+      const auto answer = Ask(decode_, prefill_, Prompt(30, i), Greedy(8));
+      ASSERT_TRUE(answer.ok()) << answer.status();
+      ASSERT_EQ(answer->tokens, answers[i].tokens) << "prompt " << i << " in round " << round;
+    }
+  }
+  EXPECT_TRUE(decode_.AllPagesComeBack());
+}
+
 TEST_F(PairTest, ACancelledStreamGivesItsPagesBack) {
   const auto stream = Running(Prompt(20), Greedy(450));
   stream->Cancel();
@@ -180,6 +193,49 @@ TEST_F(PairTest, AWireCodecThatLosesNothingDoesNotChangeTheAnswerAndTheOthersSti
   }
   EXPECT_TRUE(decode_.AllPagesComeBack());
 }
+
+// Different page sizes and store codecs on the two sides, and any wire codec between them: the answer is that of one
+// process which recodes the prompt's KV in the same way; where nothing is lost on the way, the model's own.
+struct PathCase {
+  KvPath path;
+  int prefill_page_tokens = 16;
+  int decode_page_tokens = 16;
+};
+class KvPathTest : public testing::TestWithParam<PathCase> {};
+
+TEST_P(KvPathTest, TokensAreThoseOfOneProcessThatRecodesAlike) {
+  const auto& [path, prefill_page_tokens, decode_page_tokens] = GetParam();
+  const WorkerProcess decode_process(
+      {.role = "decode", .model = kTinyModel, .page_tokens = decode_page_tokens, .kv_store = path.decode_store});
+  const WorkerProcess prefill_process({.role = "prefill",
+                                       .model = kTinyModel,
+                                       .page_tokens = prefill_page_tokens,
+                                       .kv_store = path.prefill_store,
+                                       .kv_wire = path.wire});
+  DecodeClient decode(decode_process.address("grpc"));
+  PrefillClient prefill(prefill_process.address("grpc"));
+  EXPECT_EQ(decode.GetStatus().store_codec(), path.decode_store);
+  EXPECT_EQ(decode.GetStatus().page_tokens(), static_cast<uint32_t>(decode_page_tokens));
+  for (const int tokens : {1, 23, 24, 65, 200}) {
+    const auto answer = Ask(decode, prefill, Prompt(tokens), Greedy(20));
+    ASSERT_TRUE(answer.ok()) << answer.status();
+    ExpectSame(*answer, AnswerWhole(kTinyModel, Prompt(tokens), Greedy(20), path));
+  }
+  EXPECT_TRUE(decode.AllPagesComeBack());
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Paths, KvPathTest,
+    testing::Values(PathCase{{"bf16", "bf16", "bf16"}, 24, 16}, PathCase{{"bf16", "f32", "bf16"}, 16, 64},
+                    PathCase{{"bf16", "bf16", "f32"}, 64, 24}, PathCase{{"f32", "bf16", "bf16"}, 16, 24},
+                    PathCase{{"f32", "int8", "f32"}, 24, 64}, PathCase{{"int8", "int8", "int8"}, 64, 16},
+                    PathCase{{"bf16", "int8", "int8"}, 16, 24}, PathCase{{"int8", "int8", "fp8"}, 24, 16},
+                    PathCase{{"bf16", "fp8", "f32"}, 16, 16}, PathCase{{"f32", "f16", "bf16"}, 24, 24}),
+    [](const auto& info) {
+      const PathCase& c = info.param;
+      return absl::StrCat(c.path.prefill_store, "_", c.path.wire, "_", c.path.decode_store, "_pages_",
+                          c.prefill_page_tokens, "_", c.decode_page_tokens);
+    });
 
 TEST_F(PairTest, TerminationLetsWhatRunsFinish) {
   const auto stream = Running(Prompt(20), Greedy(400));

@@ -15,7 +15,12 @@ constexpr int kPromptPages = 3;
 
 class QuarantineTest : public WorkerFixture {
  protected:
-  QuarantineTest() { worker_->Start(&wire_out_); }
+  QuarantineTest() {
+    worker_->Start(&wire_out_);
+    const proto::Hello hello =
+        MakeHello("prefill", Epoch{5}, "toy", layout_proto_, KvCodec::kBf16, {KvCodec::kBf16, KvCodec::kF32});
+    SLUICE_CHECK(worker_->receiver()->OnHello(kConnection, hello.SerializeAsString()).ok());
+  }
 
   struct Flight {
     Landing landing;

@@ -131,6 +131,11 @@ std::vector<KvFrameHeader> Sender::resends() const {
   return resends_;
 }
 
+uint64_t Sender::credit() const {
+  absl::MutexLock lock(&mutex_);
+  return credit_;
+}
+
 bool Sender::closed() const {
   absl::MutexLock lock(&mutex_);
   return closed_;
@@ -146,8 +151,12 @@ StatusOr<Landing> Sender::OnMessage(ConnectionId, std::string_view header, size_
     resends_.push_back(decoded);
     return Landing{.drop = true};
   }
-  EXPECT_EQ(decoded.kind, FrameKind::kResult);
   const uint64_t token = landings_.size() + 1;
+  if (decoded.kind == FrameKind::kCredit) {
+    credit_landings_.insert(token);
+  } else {
+    EXPECT_EQ(decoded.kind, FrameKind::kResult);
+  }
   std::string& memory = landings_.emplace(token, std::string(payload_bytes, '\0')).first->second;
   return Landing{.memory = {absl::MakeSpan(reinterpret_cast<std::byte*>(memory.data()), memory.size())},
                  .token = token};
@@ -155,7 +164,13 @@ StatusOr<Landing> Sender::OnMessage(ConnectionId, std::string_view header, size_
 
 void Sender::OnLanded(ConnectionId, uint64_t token, const Status& status) {
   absl::MutexLock lock(&mutex_);
-  if (status.ok()) results_.push_back(*ParseTransferResult(landings_.at(token)));
+  if (!status.ok()) return;
+  const std::string& payload = landings_.at(token);
+  if (credit_landings_.contains(token)) {
+    credit_ += *DecodeCredit({reinterpret_cast<const std::byte*>(payload.data()), payload.size()});
+  } else {
+    results_.push_back(*ParseTransferResult(payload));
+  }
 }
 
 void Sender::OnClosed(ConnectionId, const Status&) {
@@ -165,9 +180,9 @@ void Sender::OnClosed(ConnectionId, const Status&) {
 
 // --- WorkerFixture ---
 
-WorkerFixture::WorkerFixture(size_t staging_bytes) {
+WorkerFixture::WorkerFixture() {
   pool_ = *KvPool::Create({.layout = kToyLayout, .page_tokens = kToyPageTokens, .pages = kPages});
-  staging_ = *Staging::Create(staging_bytes);
+  staging_ = *Staging::Create(kConnections * kCreditBytes);
   WorkerOptions options{.scheduler = {.batch_sequences_max = 4, .admitted_max = 16},
                         .reservations = {.lease = absl::Seconds(10),
                                          .queue_wait_max = absl::Seconds(60),
@@ -176,7 +191,9 @@ WorkerFixture::WorkerFixture(size_t staging_bytes) {
                         .mailbox_messages_max = 32,
                         .stream_tokens_max = 8,
                         .store = KvCodec::kBf16,
-                        .wire = {KvCodec::kBf16, KvCodec::kF32}};
+                        .wire = {KvCodec::kBf16, KvCodec::kF32},
+                        .connections_max = kConnections,
+                        .credit_bytes = kCreditBytes};
   options.identity.set_role("decode");
   options.identity.set_epoch(kEpoch.value);
   options.identity.set_model_hash(kModelHash);

@@ -5,6 +5,7 @@
 
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -46,6 +47,7 @@ class Sender final : public Receiver {
   void SendRaw(std::string header, std::string payload);
   std::vector<proto::TransferResult> results() const;
   std::vector<KvFrameHeader> resends() const;  // that were asked for
+  uint64_t credit() const;                     // given back so far
   bool closed() const;
   // The process dies.
   void Vanish() { transport_.reset(); }
@@ -62,6 +64,8 @@ class Sender final : public Receiver {
   std::map<uint64_t, std::string> landings_ ABSL_GUARDED_BY(mutex_);
   std::vector<proto::TransferResult> results_ ABSL_GUARDED_BY(mutex_);
   std::vector<KvFrameHeader> resends_ ABSL_GUARDED_BY(mutex_);
+  std::set<uint64_t> credit_landings_ ABSL_GUARDED_BY(mutex_);  // of landings_
+  uint64_t credit_ ABSL_GUARDED_BY(mutex_) = 0;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   std::unique_ptr<Transport> transport_;
 };
@@ -71,8 +75,10 @@ class Sender final : public Receiver {
 class WorkerFixture : public testing::Test {
  protected:
   static constexpr int kPages = 80;
+  static constexpr int kConnections = 8;
+  static constexpr size_t kCreditBytes = 64 << 10;
 
-  explicit WorkerFixture(size_t staging_bytes = 1 << 20);
+  WorkerFixture();
   ~WorkerFixture() override;
 
   // A request as the gateway sees it.

@@ -78,7 +78,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const proto::Hello hello =
       MakeHello("decode", Epoch{1}, "model", ToProto(kLayout), KvCodec::kBf16, WireCodecs(kLayout));
   {
-    KvReceiver receiver({.hello = hello}, pool.get(), staging.get(), &metrics, [](const ReceiverEvent&) {});
+    KvReceiver receiver({.hello = hello, .connections_max = 1, .credit_bytes = 2000}, pool.get(), staging.get(),
+                        &metrics, [](const ReceiverEvent&) {});
     receiver.Start(&transport);
     receiver.Open({.key = {ReservationId{1}, Tenure{1}},
                    .handoff = {.request = RequestId{1}, .prompt_tokens = kPromptTokens, .vocab_size = 100},
@@ -88,6 +89,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       (void)receiver.OnHello({1}, rest);
       return 0;
     }
+    const proto::Hello theirs =
+        MakeHello("prefill", Epoch{2}, "model", ToProto(kLayout), KvCodec::kBf16, WireCodecs(kLayout));
+    if (!receiver.OnHello({1}, theirs.SerializeAsString()).ok()) std::abort();
     std::string header(rest.substr(0, kKvFrameHeaderBytes));
     const std::string_view payload = rest.substr(header.size());
     const absl::Span<const std::byte> bytes(reinterpret_cast<const std::byte*>(payload.data()), payload.size());
