@@ -1,7 +1,6 @@
 #include "prefill/peers.h"
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 
 #include "model/handoff.h"
@@ -65,8 +64,7 @@ Status Peers::Open(Peer& peer, const std::string& reply) {
     return absl::FailedPreconditionError(absl::StrCat("handshake refused: decode's store: ", store.status().message()));
   peer.store = *store;
   peer.shared = SharedWireCodecs(options_.hello, theirs);
-  // Credit is not yet granted by every decode.
-  peer.credit = CreditWindow(theirs.credit_bytes() > 0 ? theirs.credit_bytes() : std::numeric_limits<uint64_t>::max());
+  peer.credit = CreditWindow(theirs.credit_bytes());
   peer.open = true;
   probation_.OnReached(peer.key);
   return absl::OkStatus();
@@ -80,7 +78,7 @@ Status Peers::CheckReply(const Peer& peer, const proto::Hello& theirs) const {
   size_t token_bytes = 0;
   for (const KvCodec codec : SharedWireCodecs(options_.hello, theirs))
     token_bytes = std::max(token_bytes, BodyBytes(options_.layout, codec, 1, 1));
-  if (theirs.credit_bytes() > 0 && theirs.credit_bytes() < token_bytes)
+  if (theirs.credit_bytes() < token_bytes)
     return absl::FailedPreconditionError(absl::StrCat("handshake refused: decode grants ", theirs.credit_bytes(),
                                                       " bytes of credit, a token's KV of one layer has ", token_bytes));
   return absl::OkStatus();

@@ -240,12 +240,14 @@ TEST_F(KvSenderTimeTest, MoreCreditThanIsOutEndsTheConnection) {
 }
 
 TEST_F(KvSenderTimeTest, CreditThatHoldsNoTokenIsRefusedWithBothNumbers) {
-  Begin(1);
-  Poll();
-  AcceptConnection(0, /*credit_bytes=*/100);
-  EXPECT_EQ(reports_.at(1).code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(std::string(reports_.at(1).message()), HasSubstr("grants 100 bytes of credit, a token's KV of one layer "
-                                                               "has 128"));
+  for (const uint64_t credit : {0, 100}) {
+    Begin(credit + 1, absl::StrCat("d:", credit));
+    Poll();
+    AcceptConnection(transport_.connects.size() - 1, credit);
+    EXPECT_EQ(reports_.at(credit + 1).code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(std::string(reports_.at(credit + 1).message()),
+                HasSubstr(absl::StrCat("grants ", credit, " bytes of credit, a token's KV of one layer has 128")));
+  }
 }
 
 TEST_F(KvSenderTimeTest, ADecodeThatGivesNoCreditIsLeft) {

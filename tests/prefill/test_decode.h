@@ -23,7 +23,9 @@ class TestDecode final : public Receiver {
  public:
   // `check_kv` judges the bytes of a frame.
   TestDecode(proto::Hello mine, std::function<void(const KvFrameHeader&, absl::Span<const std::byte>)> check_kv)
-      : hello(std::move(mine)), check_kv_(std::move(check_kv)) {}
+      : hello(std::move(mine)), check_kv_(std::move(check_kv)) {
+    if (hello.credit_bytes() == 0) hello.set_credit_bytes(1 << 20);
+  }
 
   StatusOr<std::string> OnHello(ConnectionId, std::string_view bytes) override {
     SLUICE_ASSIGN_OR_RETURN(const proto::Hello theirs, ParseHello(bytes));
@@ -50,7 +52,7 @@ class TestDecode final : public Receiver {
     absl::MutexLock lock(&mutex);
     if (header.kind == FrameKind::kKv) {
       TakeKv(header, payload);
-      if (hello.credit_bytes() > 0) SendAnswer(connection, {.kind = FrameKind::kCredit}, EncodeCredit(payload.size()));
+      SendAnswer(connection, {.kind = FrameKind::kCredit}, EncodeCredit(payload.size()));
     }
     if (header.kind == FrameKind::kAbort) aborted.push_back(header.reservation.value);
     if (header.kind != FrameKind::kCommit) return;

@@ -118,12 +118,15 @@ class WorkerTest : public ::testing::Test {
     sender_->Poll(clock_.Now());
     for (; connected_ < transport_.connects.size(); ++connected_) {
       const proto::KvLayout layout = ToProto(kLayout);
-      transport_.connects[connected_](
-          MakeHello("decode", {99}, "hash", layout, KvCodec::kBf16, {KvCodec::kBf16}).SerializeAsString());
+      proto::Hello hello = MakeHello("decode", {99}, "hash", layout, KvCodec::kBf16, {KvCodec::kBf16});
+      hello.set_credit_bytes(1 << 16);
+      transport_.connects[connected_](hello.SerializeAsString());
     }
     for (; sent_ < transport_.sends.size(); ++sent_) {
       const FakeTransport::Sent sent = transport_.sends[sent_];
       sent.done(absl::OkStatus());
+      if (sent.header.kind == FrameKind::kKv)
+        Answer(sent, {.kind = FrameKind::kCredit}, EncodeCredit(sent.payload.size()));
       if (sent.header.kind == FrameKind::kCommit && decode_answers) AnswerCommit(sent);
     }
     sender_->Poll(clock_.Now());
@@ -132,10 +135,12 @@ class WorkerTest : public ::testing::Test {
     for (int i = 0; i < turns; ++i) Turn();
   }
   void AnswerCommit(const FakeTransport::Sent& sent) {
-    const std::string payload =
-        MakeTransferResult(sent.header.request, sent.header.reservation, sent.header.generation, commit_answer)
-            .SerializeAsString();
-    KvFrameHeader header = {.kind = FrameKind::kResult, .payload_bytes = payload.size()};
+    Answer(sent, {.kind = FrameKind::kResult},
+           MakeTransferResult(sent.header.request, sent.header.reservation, sent.header.generation, commit_answer)
+               .SerializeAsString());
+  }
+  void Answer(const FakeTransport::Sent& sent, KvFrameHeader header, const std::string& payload) {
+    header.payload_bytes = payload.size();
     const absl::Span<const std::byte> bytes(reinterpret_cast<const std::byte*>(payload.data()), payload.size());
     const auto landing = sender_->receiver()->OnMessage(sent.connection, Encode(header, bytes), payload.size());
     ASSERT_TRUE(landing.ok()) << landing.status();
