@@ -246,6 +246,28 @@ TEST_F(PairTest, TerminationLetsWhatRunsFinish) {
   EXPECT_EQ(decode_process_.Wait(), 0);
 }
 
+TEST(LatentPair, LatentsAreHandedOverAndTokensAreThoseOfTheModelServedWhole) {
+  const std::string model = SLUICE_TEST_DATA "/tiny/deepseek-v2-lite";
+  const WorkerProcess decode_process({.role = "decode", .model = model});
+  DecodeClient decode(decode_process.address("grpc"));
+  for (const char* wire : {"bf16", "mla-fp8"}) {
+    const WorkerProcess prefill_process({.role = "prefill", .model = model, .kv_wire = wire});
+    PrefillClient prefill(prefill_process.address("grpc"));
+    for (const int tokens : {1, 17, 100}) {
+      std::vector<TokenId> prompt;
+      for (const TokenId token : Prompt(tokens)) prompt.push_back(token % 320);
+      const auto answer = Ask(decode, prefill, prompt, Greedy(12));
+      ASSERT_TRUE(answer.ok()) << wire << ": " << answer.status();
+      if (std::strcmp(wire, "bf16") == 0) {
+        ExpectSame(*answer, AnswerWhole(model, prompt, Greedy(12)));
+      } else {
+        EXPECT_EQ(answer->tokens[0].size(), 12u);
+      }
+    }
+  }
+  EXPECT_TRUE(decode.AllPagesComeBack());
+}
+
 TEST(RealPair, TokensAreThoseOfTheModelServedWhole) {
   const char* model = std::getenv("SLUICE_TEST_MODEL");
   if (model == nullptr) GTEST_SKIP() << "SLUICE_TEST_MODEL is not set";
