@@ -114,11 +114,10 @@ Status PrefillProcess::LoadModel() {
   checkpoint_ = std::move(model.checkpoint);
   tokenizer_ = std::move(model.tokenizer);
   kv_options_ = model.kv;
-  wire_codecs_ = WireCodecs(kv_options_.layout);
-  if (options_.kv_wire == kWireAuto || options_.kv_wire == kWireStore) return absl::OkStatus();
-  SLUICE_ASSIGN_OR_RETURN(const KvCodec wire, ParseKvCodec(options_.kv_wire));
-  wire_codecs_ = {wire};
-  return WithContext(CheckCodec(kv_options_.layout, wire), "kv_wire");
+  const bool named = options_.kv_wire != kWireAuto && options_.kv_wire != kWireStore;
+  const std::string_view wire = named ? std::string_view(options_.kv_wire) : kWireAuto;
+  SLUICE_ASSIGN_OR_RETURN(wire_codecs_, ChooseWireCodecs(wire, kv_options_.layout));
+  return absl::OkStatus();
 }
 
 Status PrefillProcess::TakeMemory() {

@@ -24,6 +24,7 @@
 #include "common/rng.h"
 #include "common/sampling_params.h"
 #include "decode/kv_receiver.h"
+#include "decode/options.h"
 #include "model/handoff.h"
 #include "model/kv_body.h"
 #include "prefill/kv_sender.h"
@@ -94,12 +95,16 @@ void OpenAll(decode::KvReceiver& receiver, const Load& load, const PageLease& le
   const StatusOr<PageLease> lease = pool->Lease(pool->PagesFor(load.tokens));
   SLUICE_CHECK(lease.ok());
   Fill(*pool, *lease, load.tokens);  // touched, as decode's pool is
-  const auto staging = decode::Staging::Create(size_t{64} << 20);
+  const DecodeOptions defaults;
+  const auto staging = decode::Staging::Create(static_cast<size_t>(defaults.staging_bytes));
   SLUICE_CHECK(staging.ok());
   decode::DecodeMetrics metrics;
   Mailbox<decode::ReceiverEvent> events(1 << 16);
-  decode::KvReceiver receiver({.hello = HelloOf("decode", kReceiverEpoch, load)}, pool.get(), staging->get(), &metrics,
-                              [&](decode::ReceiverEvent event) { events.Post(std::move(event)); });
+  decode::KvReceiver receiver(
+      {.hello = HelloOf("decode", kReceiverEpoch, load),
+       .connections_max = defaults.connections_max,
+       .credit_bytes = static_cast<uint64_t>(defaults.staging_bytes) / static_cast<uint64_t>(defaults.connections_max)},
+      pool.get(), staging->get(), &metrics, [&](decode::ReceiverEvent event) { events.Post(std::move(event)); });
   auto transport = CreateTransport("ucx", {.listen_address = "127.0.0.1:0"}, &receiver);
   SLUICE_CHECK(transport.ok(), "transport: ", transport.status().ToString());
   receiver.Start(transport->get());
@@ -136,7 +141,6 @@ class Prefill {
         .connection_bytes_in_flight_max = static_cast<size_t>(defaults.connection_bytes_in_flight_max),
         .frame_bytes_min = static_cast<size_t>(defaults.frame_bytes_min),
         .frame_bytes_max = static_cast<size_t>(defaults.frame_bytes_max),
-
         .connections_max = defaults.connections_max,
         .connect_timeout = absl::Seconds(20),
         .result_timeout = absl::Seconds(60)};
