@@ -16,6 +16,7 @@
 #include "common/status.h"
 #include "common/thread_pool.h"
 #include "kernels/codec/codec.h"
+#include "kernels/simd_kernels.h"
 
 namespace sluice {
 
@@ -71,9 +72,17 @@ class Attention {
   struct Item;
   struct Work;
   struct Scratch;
-  void LoadQueries(const Work& work, const Item& item, float* q) const;
-  void FindKeys(const Work& work, const Item& item, int64_t first_key, int keys, const Scratch& s) const;
+  int64_t ShareOut(const PagedKv& kv, absl::Span<const AttentionSequence> sequences, int threads, Item* items) const;
+  int32_t HeadsTogether(int64_t heads_max) const;
+  void LoadQueries(const Work& work, const Item& item, int head, float* q) const;
+  template <typename F>
+  void ForRuns(const PagedKv& kv, const AttentionSequence& sequence, int64_t first_key, int keys, const F& found) const;
+  void FindKeys(const PagedKv& kv, const AttentionSequence& sequence, int64_t first_key, int keys,
+                const Scratch& s) const;
+  PrefetchQueue QueueSpan(const PagedKv& kv, const Item& item, int64_t first_key, int keys,
+                          PrefetchRange* ranges) const;
   void RunItem(const Work& work, const Item& item, int thread);
+  void KeepSpan(const Work& work, const Item& item, int first_row, int rows, int span, const Scratch& s);
   void MergePartials(const Work& work, const Item& item, int thread);
   void WriteRows(const Work& work, const Item& item, const float* acc, const float* sum) const;
 

@@ -49,9 +49,11 @@ void WidenRow(const AttentionSpan& s, const void* codes, const void* scales, int
 }  // namespace
 
 void AttendSpanPortable(const AttentionSpan& s) {
-  const auto scales = [](const void* const* rows, int k) { return rows == nullptr ? nullptr : rows[k]; };
+  const auto at = [](const void* const* rows, int k, size_t offset) -> const void* {
+    return rows == nullptr ? nullptr : static_cast<const char*>(rows[k]) + offset;
+  };
   for (int k = 0; k < s.keys; ++k) {
-    WidenRow(s, s.k_rows[k], scales(s.k_scales, k), s.key_dim, s.k_tile);
+    WidenRow(s, at(s.k_rows, k, s.k_offset), at(s.k_scales, k, s.k_scale_offset), s.key_dim, s.k_tile);
     for (int row = 0; row < s.rows; ++row) {
       if (k >= s.visible[row]) continue;
       float score = 0;
@@ -70,7 +72,7 @@ void AttendSpanPortable(const AttentionSpan& s) {
   }
   std::fill(s.out, s.out + s.rows * s.value_stride, 0.0f);
   for (int k = 0; k < s.keys; ++k) {
-    WidenRow(s, s.v_rows[k], scales(s.v_scales, k), s.value_dim, s.v_tile);
+    WidenRow(s, at(s.v_rows, k, s.v_offset), at(s.v_scales, k, s.v_scale_offset), s.value_dim, s.v_tile);
     for (int row = 0; row < s.rows; ++row) {
       if (k >= s.visible[row]) continue;
       const float p = s.scores[row * kSpanKeys + k];

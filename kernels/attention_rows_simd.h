@@ -13,6 +13,11 @@ constexpr bool HasIntegerKeys(KvCodec codec) { return codec == KvCodec::kInt8 ||
 // Codes of fp8 are widened to 2^-8 times their value.
 constexpr float UnitOf(KvCodec codec) { return codec == KvCodec::kFp8 ? 256.0f : 1.0f; }
 
+template <class T>
+const T* RowAt(const void* const* rows, int k, size_t offset) {
+  return reinterpret_cast<const T*>(static_cast<const char*>(rows[k]) + offset);
+}
+
 // A vector of a row's channels from base + c on, all of them there. `base` is a multiple of 32; where `c` is known to
 // the compiler, so is which half of an int4 group is meant.
 template <class L, KvCodec C>
@@ -33,10 +38,10 @@ typename L::F LoadChannels(const void* row, const void* scales, int base, int c)
   }
 }
 
-// Where int4 and mla-fp8 keep the scales of a row; other codecs have one or none.
+// Where int4 and mla-fp8 keep the scales of a row of V; other codecs have one or none.
 template <KvCodec C>
-const void* RowScales(const AttentionSpan& s, const void* row, const void* const* scales, int k) {
-  if constexpr (C == KvCodec::kInt4) return scales[k];
+const void* RowScales(const AttentionSpan& s, const void* row, int k) {
+  if constexpr (C == KvCodec::kInt4) return RowAt<char>(s.v_scales, k, s.v_scale_offset);
   if constexpr (C == KvCodec::kMlaFp8) return static_cast<const char*>(row) + s.value_dim;
   return nullptr;
 }
@@ -53,38 +58,19 @@ typename L::F LoadFirstChannels(const void* row, int c, int n) {
   return L::Zero();
 }
 
-// A row is asked for this many rows before it is read: K's rows one after the other, then V's. A page's rows lie far
-// from the next page's, so that hardware finds no stream to run ahead of.
-inline constexpr int kRowsAhead = 48;
-
-// Always inlined: GCC 12 takes a function that only prefetches for one without effects, and drops its calls.
-template <KvCodec C>
-__attribute__((always_inline)) static inline void PrefetchRow(const AttentionSpan& s, int row) {
-  const void* p = row < s.keys ? s.k_rows[row] : row < 2 * s.keys ? s.v_rows[row - s.keys] : nullptr;
-  if (p == nullptr) return;
-  const int bytes = row < s.keys ? s.k_bytes : s.v_bytes;
-  for (int at = 0; at < bytes; at += 64) __builtin_prefetch(static_cast<const char*>(p) + at);
-  if constexpr (HasRowScale(C) || C == KvCodec::kInt4) {
-    // Those of V are wanted all at once, before its first row.
-    if (row >= s.keys) return;
-    __builtin_prefetch(s.k_scales[row]);
-    __builtin_prefetch(s.v_scales[row]);
-  }
-}
-
 // The scales of keys [first, first + 2 width), zero beyond the span, as [groups][2 width].
 template <class L, KvCodec C>
 void LoadKeyScales(const AttentionSpan& s, int first, float* out) {
   constexpr int kKeys = 2 * L::kWidth;
   const int keys = s.keys - first < kKeys ? s.keys - first : kKeys;
   if constexpr (HasRowScale(C)) {
-    for (int k = 0; k < keys; ++k) out[k] = *static_cast<const float*>(s.k_scales[first + k]) * UnitOf(C);
+    for (int k = 0; k < keys; ++k) out[k] = *RowAt<float>(s.k_scales, first + k, s.k_scale_offset) * UnitOf(C);
     for (int k = keys; k < kKeys; ++k) out[k] = 0;
   }
   if constexpr (C == KvCodec::kInt4) {
     for (int g = 0; g < s.key_dim / kInt4Group; ++g) {
       uint16_t bits[kKeys] = {};
-      for (int k = 0; k < keys; ++k) bits[k] = static_cast<const uint16_t*>(s.k_scales[first + k])[g];
+      for (int k = 0; k < keys; ++k) bits[k] = RowAt<uint16_t>(s.k_scales, first + k, s.k_scale_offset)[g];
       L::Store(out + g * kKeys, L::LoadF16(bits));
       L::Store(out + g * kKeys + L::kWidth, L::LoadF16(bits + L::kWidth));
     }
@@ -95,7 +81,7 @@ void LoadKeyScales(const AttentionSpan& s, int first, float* out) {
 template <class L, KvCodec C>
 void LoadValueScales(const AttentionSpan& s, float* out) {
   int k = 0;
-  for (; k < s.keys; ++k) out[k] = *static_cast<const float*>(s.v_scales[k]) * UnitOf(C);
+  for (; k < s.keys; ++k) out[k] = *RowAt<float>(s.v_scales, k, s.v_scale_offset) * UnitOf(C);
   for (; k % L::kWidth != 0; ++k) out[k] = 0;
 }
 

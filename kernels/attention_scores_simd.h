@@ -26,8 +26,7 @@ void TransposeBf16Block(const void* const* rows, size_t offset, float* out) {
   constexpr int kW = L::kWidth;
   typename L::F r[kW];
 #pragma GCC unroll 16
-  for (int k = 0; k < kW; ++k)
-    r[k] = L::Load(reinterpret_cast<const float*>(static_cast<const char*>(rows[k]) + offset));
+  for (int k = 0; k < kW; ++k) r[k] = L::Load(RowAt<float>(rows, k, offset));
   L::Transpose(r);
 #pragma GCC unroll 16
   for (int w = 0; w < kW; ++w) {
@@ -36,12 +35,12 @@ void TransposeBf16Block(const void* const* rows, size_t offset, float* out) {
   }
 }
 
-// Prefetches for the next part of a tile of 2 width keys by `step` of `steps`. A few at a time: a burst would fill the
-// queue of misses and stop the loads behind it.
-template <class L, KvCodec C>
-__attribute__((always_inline)) static inline void PrefetchPart(const AttentionSpan& s, int first, int step, int steps) {
-  constexpr int kKeys = 2 * L::kWidth;
-  for (int i = kKeys * step / steps; i < kKeys * (step + 1) / steps; ++i) PrefetchRow<C>(s, first + kRowsAhead + i);
+// What is asked for ahead with each of `parts` parts of `width` keys, if keys and values of a span get half each. A few
+// at a time: a burst would fill the queue of misses and stop the loads behind it.
+template <class L>
+int LinesAPart(const AttentionSpan& s, int parts) {
+  const int steps = 2 * parts * s.keys / L::kWidth + 1;
+  return (s.ahead_lines + steps - 1) / steps;
 }
 
 // Keys [first, first + 2 width) of the span as f32 [key_dim][2 width]. Keys beyond the span become zero: they are not
@@ -51,14 +50,14 @@ void TransposeBf16Keys(const AttentionSpan& s, int first, float* tile) {
   using F = typename L::F;
   constexpr int kW = L::kWidth;
   constexpr int kStep = 2 * kW;  // channels of kW words
-  const int parts = (s.key_dim + kStep - 1) / kStep;
+  const int lines = LinesAPart<L>(s, (s.key_dim + kStep - 1) / kStep);
   for (int half = 0; half < 2; ++half) {
     const int keys = s.keys - first - half * kW;
     float* out = tile + half * kW;
     for (int c = 0; c < s.key_dim; c += kStep) {
       const int left = s.key_dim - c;
-      const size_t offset = static_cast<size_t>(c) * 2;
-      PrefetchPart<L, KvCodec::kBf16>(s, first, half * parts + c / kStep, 2 * parts);
+      const size_t offset = s.k_offset + static_cast<size_t>(c) * 2;
+      if (lines > 0) PrefetchLines(*s.ahead, lines);
       if (keys >= kW && left >= kStep) {
         TransposeBf16Block<L>(s.k_rows + first + half * kW, offset, out + c * 2 * kW);
         continue;
@@ -67,8 +66,7 @@ void TransposeBf16Keys(const AttentionSpan& s, int first, float* tile) {
       F r[kW];
 #pragma GCC unroll 16
       for (int k = 0; k < kW; ++k) {
-        r[k] = k < keys ? L::LoadWords(static_cast<const char*>(s.k_rows[first + half * kW + k]) + offset, words)
-                        : L::Zero();
+        r[k] = k < keys ? L::LoadWords(RowAt<float>(s.k_rows, first + half * kW + k, offset), words) : L::Zero();
       }
       L::Transpose(r);
       for (int w = 0; w < words; ++w) {
@@ -100,20 +98,21 @@ template <class L, KvCodec C>
 void TransposeKeys(const AttentionSpan& s, int first, float* tile) {
   using F = typename L::F;
   constexpr int kW = L::kWidth;
-  const int parts = (s.key_dim + kW - 1) / kW;
+  const int lines = LinesAPart<L>(s, (s.key_dim + kW - 1) / kW);
   for (int half = 0; half < 2; ++half) {
     const int keys = s.keys - first - half * kW;
     float* out = tile + half * kW;
     for (int c = 0; c < s.key_dim; c += kW) {
-      PrefetchPart<L, C>(s, first, half * parts + c / kW, 2 * parts);
+      if (lines > 0) PrefetchLines(*s.ahead, lines);
       const int channels = s.key_dim - c < kW ? s.key_dim - c : kW;
       const void* const* rows = s.k_rows + first + half * kW;
       F r[kW];
       if (keys >= kW && channels == kW) {
 #pragma GCC unroll 16
-        for (int k = 0; k < kW; ++k) r[k] = LoadKey<L, C>(s, rows[k], c, kW);
+        for (int k = 0; k < kW; ++k) r[k] = LoadKey<L, C>(s, RowAt<char>(rows, k, s.k_offset), c, kW);
       } else {
-        for (int k = 0; k < kW; ++k) r[k] = k < keys ? LoadKey<L, C>(s, rows[k], c, channels) : L::Zero();
+        for (int k = 0; k < kW; ++k)
+          r[k] = k < keys ? LoadKey<L, C>(s, RowAt<char>(rows, k, s.k_offset), c, channels) : L::Zero();
       }
       L::Transpose(r);
       for (int i = 0; i < channels; ++i) L::Store(out + (c + i) * 2 * kW, r[i]);
@@ -158,22 +157,22 @@ void TransposeCodes(const AttentionSpan& s, int first, float* tile) {
   using F = typename L::F;
   constexpr int kW = L::kWidth;
   const int words = s.k_bytes / 4;
-  const int parts = (words + kW - 1) / kW;
+  const int lines = LinesAPart<L>(s, (words + kW - 1) / kW);
   for (int half = 0; half < 2; ++half) {
     const int keys = s.keys - first - half * kW;
     float* out = tile + half * kW;
     for (int w = 0; w < words; w += kW) {
-      PrefetchPart<L, C>(s, first, half * parts + w / kW, 2 * parts);
+      if (lines > 0) PrefetchLines(*s.ahead, lines);
       const int n = words - w < kW ? words - w : kW;
       const void* const* rows = s.k_rows + first + half * kW;
       F r[kW];
       if (keys >= kW && n == kW) {
 #pragma GCC unroll 16
-        for (int k = 0; k < kW; ++k) r[k] = L::Load(static_cast<const float*>(rows[k]) + w);
+        for (int k = 0; k < kW; ++k) r[k] = L::Load(RowAt<float>(rows, k, s.k_offset) + w);
       } else {
 #pragma GCC unroll 16
         for (int k = 0; k < kW; ++k)
-          r[k] = k < keys ? L::LoadWords(static_cast<const float*>(rows[k]) + w, n) : L::Zero();
+          r[k] = k < keys ? L::LoadWords(RowAt<float>(rows, k, s.k_offset) + w, n) : L::Zero();
       }
       L::Transpose(r);
 #pragma GCC unroll 16

@@ -46,15 +46,23 @@ void ScaleWeights(const float* scales, int visible, float* weights) {
   for (; k < visible; ++k) weights[k] *= scales[k];
 }
 
+// What is asked for ahead with each few values.
+constexpr int kValuesAPart = 4;
+inline int LinesAPart(const AttentionSpan& s) {
+  const int steps = 2 * s.keys / kValuesAPart + 1;
+  return (s.ahead_lines + steps - 1) / steps;
+}
+
 // Values [first, first + values) as f32 [values][value_stride].
 template <class L, KvCodec C>
 void WidenValues(const AttentionSpan& s, int first, int values, float* tile) {
   constexpr int kW = L::kWidth;
+  const int lines = LinesAPart(s);
   for (int k = 0; k < values; ++k) {
     float* out = tile + k * s.value_stride;
-    PrefetchRow<C>(s, s.keys + first + k + kRowsAhead);
-    const void* row = s.v_rows[first + k];
-    const void* scales = RowScales<C>(s, row, s.v_scales, first + k);
+    if (k % kValuesAPart == 0 && lines > 0) PrefetchLines(*s.ahead, lines);
+    const void* row = RowAt<char>(s.v_rows, first + k, s.v_offset);
+    const void* scales = RowScales<C>(s, row, first + k);
     int c = 0;
     for (; c + kW <= s.value_dim; c += kW) L::Store(out + c, LoadChannels<L, C>(row, scales, 0, c));
     for (; c < s.value_stride; c += kW) {
@@ -140,6 +148,7 @@ struct AddRows {
       using F = typename L::F;
       constexpr int kW = L::kWidth;
       constexpr int kC = 4;
+      const int lines = LinesAPart(s);
       for (int base = 0; base < s.value_dim; base += kC * kW) {
         F acc[R][kC];
 #pragma GCC unroll 16
@@ -148,14 +157,15 @@ struct AddRows {
           for (int i = 0; i < kC; ++i) acc[r][i] = L::Zero();
         }
         for (int k = 0; k < s.keys; ++k) {
-          if (base == 0) PrefetchRow<C>(s, s.keys + k + kRowsAhead);
-          const void* scales = RowScales<C>(s, s.v_rows[k], s.v_scales, k);
+          if (base == 0 && k % kValuesAPart == 0 && lines > 0) PrefetchLines(*s.ahead, lines);
+          const void* row = RowAt<char>(s.v_rows, k, s.v_offset);
+          const void* scales = RowScales<C>(s, row, k);
           F w[R];
 #pragma GCC unroll 16
           for (int r = 0; r < R; ++r) w[r] = L::Set(s.scores[r * kSpanKeys + k]);
 #pragma GCC unroll 16
           for (int i = 0; i < kC; ++i) {
-            const F value = LoadChannels<L, C>(s.v_rows[k], scales, base, i * kW);
+            const F value = LoadChannels<L, C>(row, scales, base, i * kW);
 #pragma GCC unroll 16
             for (int r = 0; r < R; ++r) acc[r][i] = L::Fma(w[r], value, acc[r][i]);
           }
@@ -181,7 +191,6 @@ bool ReadsValuesOnce(const AttentionSpan& s) {
 
 template <class L, KvCodec C>
 void AttendRows(const AttentionSpan& s) {
-  for (int row = 0; row < kRowsAhead; ++row) PrefetchRow<C>(s, row);
   Scores<L, C>(s);
   if constexpr (HasRowScale(C)) LoadValueScales<L, C>(s, s.row_scales);
   for (int row = 0; row < s.rows; ++row) {

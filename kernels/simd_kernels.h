@@ -16,6 +16,32 @@ namespace sluice {
 
 inline constexpr int kSpanKeys = 256;  // keys of a span; spans begin at multiples of it
 
+// Memory that is wanted soon: asked for a line at a time while something else is computed. In the order of addresses,
+// so that the hardware runs ahead too.
+struct PrefetchRange {
+  const char* begin;
+  const char* end;
+};
+struct PrefetchQueue {
+  const PrefetchRange* next;
+  const PrefetchRange* end;
+  const char* at;  // in the range before `next`, as far as `stop`
+  const char* stop;
+};
+
+// Always inlined: GCC 12 takes a function that only prefetches for one without effects, and drops its calls.
+__attribute__((always_inline)) static inline void PrefetchLines(PrefetchQueue& queue, int lines) {
+  for (; lines > 0; --lines, queue.at += 64) {
+    if (queue.at >= queue.stop) {
+      if (queue.next == queue.end) return;
+      queue.at = queue.next->begin;
+      queue.stop = queue.next->end;
+      ++queue.next;
+    }
+    __builtin_prefetch(queue.at, 0, 2);
+  }
+}
+
 // Softmax attention of some rows over the keys of one span. A row is one query head of one token, scaled already, and
 // rotated where the codec is.
 struct AttentionSpan {
@@ -28,22 +54,27 @@ struct AttentionSpan {
   int value_dim;
   int value_stride;  // value_dim rounded up to kDimPad
   KvCodec codec;
-  int k_bytes;                  // of codes that are read of a row
-  int v_bytes;                  // likewise
+  int k_bytes;                  // of codes that are read of a row of K
   const void* const* k_rows;    // [keys]: codes
   const void* const* v_rows;    // [keys], perhaps within those of k_rows
   const void* const* k_scales;  // [keys]: a row's scales; unset for codecs without a scales plane
   const void* const* v_scales;  // likewise
-  float* k_tile;                // scratch, [kKeyTile, key_stride]
-  float* v_tile;                // scratch, [kValueTile, value_stride]
-  float* row_scales;            // scratch, [kSpanKeys] and no less than [key_stride / kInt4Group, kKeyTile]
-  int32_t* q_pairs;             // scratch, [rows, key_stride / 2]
-  int32_t* q_offsets;           // scratch, [rows, key_stride / kInt4Group]
-  float* q_scales;              // scratch, [rows]
-  float* scores;                // scratch, [rows, kSpanKeys]
-  float* max;                   // [rows]: largest score; unset where a row sees nothing
-  float* sum;                   // [rows]: sum of exp(score - max)
-  float* out;                   // [rows, value_stride]: sum of exp(score - max) v
+  size_t k_offset;              // in bytes, added to each of k_rows; the same for the others
+  size_t v_offset;
+  size_t k_scale_offset;
+  size_t v_scale_offset;
+  PrefetchQueue* ahead;  // what comes after this span
+  int ahead_lines;       // that many lines of it are to be asked for by the way
+  float* k_tile;         // scratch, [kKeyTile, key_stride]
+  float* v_tile;         // scratch, [kValueTile, value_stride]
+  float* row_scales;     // scratch, [kSpanKeys] and no less than [key_stride / kInt4Group, kKeyTile]
+  int32_t* q_pairs;      // scratch, [rows, key_stride / 2]
+  int32_t* q_offsets;    // scratch, [rows, key_stride / kInt4Group]
+  float* q_scales;       // scratch, [rows]
+  float* scores;         // scratch, [rows, kSpanKeys]
+  float* max;            // [rows]: largest score; unset where a row sees nothing
+  float* sum;            // [rows]: sum of exp(score - max)
+  float* out;            // [rows, value_stride]: sum of exp(score - max) v
 };
 inline constexpr int kDimPad = 16;
 inline constexpr int kKeyTile = 32;

@@ -140,7 +140,7 @@ void Main(const Options& o) {
     decodes.push_back(std::make_unique<Decode>(o, codec, &pool));
     loops.push_back({std::string(codec.name), decodes.back()->bytes(), [d = decodes.back().get()] { d->Run(); }});
   }
-  const std::vector<double> rates = MedianRates(loops, o.rounds);
+  const std::vector<double> rates = MedianRates(loops, o.rounds, o.threads);
   std::printf("%s, %d threads, batch %d, context %ld, %d kv heads of %d, group %d\n",
               std::string(Name(ActiveIsa())).c_str(), o.threads, o.batch, static_cast<long>(o.context), o.kv_heads,
               o.head_dim, o.group);

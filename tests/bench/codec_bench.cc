@@ -51,7 +51,7 @@ void Main(int rounds, size_t mib) {
                        }});
     }
   }
-  const std::vector<double> rates = MedianRates(loops, rounds);
+  const std::vector<double> rates = MedianRates(loops, rounds, 1);
   std::printf("%s, one thread, %zu MiB of f32\n", std::string(Name(ActiveIsa())).c_str(), mib);
   for (size_t i = 0; i < loops.size(); ++i)
     std::printf("%-20s %6.2f GB/s  %5.2f of stream read\n", loops[i].name.c_str(), rates[i] / 1e9, rates[i] / rates[0]);

@@ -1,18 +1,27 @@
 #include "tests/bench/interleaved.h"
 
 #include <algorithm>
-#include <chrono>
+#include <ctime>
 
 namespace sluice {
 
-std::vector<double> MedianRates(const std::vector<TimedLoop>& loops, int rounds) {
+namespace {
+
+double ProcessorSeconds() {
+  timespec time = {};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
+}  // namespace
+
+std::vector<double> MedianRates(const std::vector<TimedLoop>& loops, int rounds, int threads) {
   std::vector<std::vector<double>> seconds(loops.size());
   for (int round = 0; round <= rounds; ++round) {
     for (size_t i = 0; i < loops.size(); ++i) {
-      const auto start = std::chrono::steady_clock::now();
+      const double start = ProcessorSeconds();
       loops[i].body();
-      const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
-      if (round > 0) seconds[i].push_back(taken.count());  // the first round warms up
+      if (round > 0) seconds[i].push_back((ProcessorSeconds() - start) / threads);  // the first round warms up
     }
   }
   std::vector<double> rates;

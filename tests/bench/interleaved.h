@@ -14,7 +14,8 @@ struct TimedLoop {
   std::function<void()> body;
 };
 
-// Bytes a second of each loop.
-std::vector<double> MedianRates(const std::vector<TimedLoop>& loops, int rounds);
+// Bytes a second of each loop, whose body keeps `threads` threads busy. In seconds of processor time, which waits for
+// memory and not for other programs.
+std::vector<double> MedianRates(const std::vector<TimedLoop>& loops, int rounds, int threads);
 
 }  // namespace sluice
