@@ -142,7 +142,7 @@ def test_a_storm_of_aborts_does_not_hold_up_the_next_request(pair):
 
 
 def test_no_room_is_said_with_a_hint_and_later_there_is_room(real_model):
-    with service(real_model, worker_flags=["--threads", "1", "--kv-memory", "16MiB"],
+    with service(real_model, worker_flags=["--threads", "1", "--kv-memory", "16MiB", "--kv-store", "bf16"],
                  gateway_flags=["--queue-timeout", "1s"]) as running:
         too_large = running.completion(prompt=[100] * 2000, max_tokens=100)
         assert too_large.status_code == 400, too_large.text
