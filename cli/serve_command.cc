@@ -18,6 +18,7 @@ class ServeCommand final : public Subcommand {
     AddWorkerFlag("--threads", "N", "Compute threads of each");
     AddWorkerFlag("--kv-memory", "BYTES", "Memory for KV of each");
     AddWorkerFlag("--page-tokens", "N", "Tokens of a KV page");
+    AddWorkerFlag("--prefix-cache-pages", "N", "KV pages that finished requests may keep; -1: all that are free");
     AddWorkerFlag("--kv-store", "auto|CODEC", "How KV is kept");
     app->add_flag_callback(
            "--exact", [this] { options_.worker_flags.push_back("--exact"); },

@@ -51,6 +51,8 @@ void AddModelFlags(CLI::App& app, Options* options) {
   model.Add("--batch-tokens", &options->batch_tokens_max, "Tokens of one step at most");
   Group kv(app, "KV cache");
   kv.Bytes("--kv-memory", &options->kv_memory_bytes, "Memory for KV, taken at start");
+  kv.Add("--prefix-cache-pages", &options->prefix_cache_pages,
+         "KV pages that finished requests may keep for those that begin alike; -1: all that are not in use, 0: none");
   kv.Add("--page-tokens", &options->page_tokens, "Tokens of a KV page");
   kv.Add("--kv-store", &options->kv_store, "How KV is kept")->type_name("auto|CODEC");
 }
@@ -80,9 +82,6 @@ void AddProcessFlags(CLI::App& app, Options* options) {
 
 void AddPrefillFlags(CLI::App& app, PrefillOptions* options) {
   AddModelFlags(app, options);
-  Group(app, "KV cache")
-      .Add("--prefix-cache-pages", &options->prefix_cache_pages,
-           "KV pages that finished prompts may keep for those that begin alike; -1: all that are not in use, 0: none");
   Group network(app, "Network");
   network.Add("--listen", &options->listen, "Control (gRPC), host:port; port 0 picks one")->type_name("ADDRESS");
   network.Add("--metrics-listen", &options->metrics_listen, "Prometheus metrics")->type_name("ADDRESS");
@@ -111,6 +110,8 @@ void AddPrefillFlags(CLI::App& app, PrefillOptions* options) {
 
 void AddDecodeFlags(CLI::App& app, DecodeOptions* options) {
   AddModelFlags(app, options);
+  Group(app, "KV cache")
+      .Milliseconds("--prefix-cache-keep", &options->prefix_cache_keep_ms, "How long they keep them without use");
   Group network(app, "Network");
   network.Add("--listen", &options->listen, "Control (gRPC), host:port; port 0 picks one")->type_name("ADDRESS");
   network.Add("--kv-listen", &options->kv_listen, "Where prefill processes send KV")->type_name("ADDRESS");
@@ -128,6 +129,9 @@ void AddDecodeFlags(CLI::App& app, DecodeOptions* options) {
              "Prefill processes connected at once; each may have its share of that on its way");
   limits.Add("--mailbox-messages", &options->mailbox_messages_max, "Control messages waiting for the engine");
   limits.Add("--stream-tokens", &options->stream_tokens_max, "Tokens that a choice may be ahead of its reader");
+  limits.Add("--local-prefill-tokens", &options->local_prefill_tokens_max,
+             "Rests of prompts that decode may compute itself where that is no slower; 0: none");
+  limits.Add("--local-prefill-chunk", &options->local_prefill_chunk_tokens, "Tokens of them between two steps");
   limits.Milliseconds("--lease", &options->lease_ms, "Life of a reservation without any sign of its prefill");
   limits.Milliseconds("--queue-wait", &options->queue_wait_ms, "The same while prefill has yet to begin");
   AddProcessFlags(app, options);
@@ -169,6 +173,7 @@ void AddGatewayFlags(CLI::App& app, GatewayOptions* options) {
   requests.Add("--default-max-tokens", &options->default_max_tokens, "Of chats that do not say");
   requests.Milliseconds("--request-timeout", &options->request_timeout_ms, "Of a whole request; then 504");
   requests.Milliseconds("--queue-timeout", &options->room_wait_ms, "Waiting for room in a KV cache; then 429");
+  requests.Add("--prefix-pages", &options->prefix_pages_max, "Pages of prompts remembered to route by; 0: none");
   requests.Add("--prefill-tries", &options->prefill_tries, "Prefill processes tried for one reservation");
   requests.Add("--decode-tries", &options->decode_tries, "Decode processes tried for one request");
   requests.Add("--prepare-threads", &options->prepare_threads, "Threads that parse, template and tokenise");

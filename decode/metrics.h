@@ -23,6 +23,10 @@ struct DecodeMetrics {
   prometheus::Gauge& staging_bytes_total;
   prometheus::Gauge& staging_pieces_from_heap;
   prometheus::Counter& tokens;
+  prometheus::Counter& prefix_hit_tokens;
+  prometheus::Counter& prefix_evictions;
+  prometheus::Counter& local_prefills;
+  prometheus::Counter& local_prefill_tokens;
   prometheus::Counter& commits;
   prometheus::Counter& requests_finished;
   prometheus::Counter& requests_failed;

@@ -41,6 +41,10 @@ Status DecodeOptions::Validate() const {
   };
   a_codec("kv_store", kv_store);
   a_codec("kv_wire", kv_wire);
+  at_least("prefix_cache_pages", prefix_cache_pages, -1);
+  at_least("prefix_cache_keep_ms", prefix_cache_keep_ms, 1);
+  at_least("local_prefill_tokens_max", local_prefill_tokens_max, 0);
+  at_least("local_prefill_chunk_tokens", local_prefill_chunk_tokens, 1);
   at_least("batch_tokens_max", batch_tokens_max, 1);
   at_least("sequences_max", sequences_max, batch_tokens_max);
   at_least("requests_max", requests_max, 1);

@@ -28,6 +28,10 @@ struct DecodeOptions {
   int page_tokens = 16;                        // slots of a KV page
   std::string kv_store = "auto";               // how KV is kept: a codec that the model's layout allows
   std::string kv_wire = "auto";                // how it may come: one codec, or every one that the layout allows
+  int prefix_cache_pages = -1;                 // KV pages that finished requests may leave; -1: all that are not in use
+  int64_t prefix_cache_keep_ms = 600'000;      // they go that long after their last use, or earlier for room
+  int64_t local_prefill_tokens_max = 64;       // rests of prompts that decode may compute itself; 0: none
+  int local_prefill_chunk_tokens = 32;         // of them between two steps, which all running sequences wait for
   int batch_tokens_max = 64;                   // sequences of one step, each with one token; sizes the scratch memory
   int sequences_max = 1024;                    // admitted sequences; those beyond a step's limit take turns
   int requests_max = 1024;                     // reservations held at once, whatever their size

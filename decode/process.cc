@@ -1,5 +1,6 @@
 #include "decode/process.h"
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <random>
@@ -51,8 +52,9 @@ class DecodeProcess {
  private:
   Status LoadModel();
   Status TakeMemory();
-  Status WarmUp();
-  Status StartWorker();
+  int ChunkTokens() const { return std::min(options_.local_prefill_chunk_tokens, options_.batch_tokens_max); }
+  StatusOr<double> WarmUp();
+  Status StartWorker(double prefill_tokens_per_s);
   Status StartService();
   proto::WorkerStatus Identity() const;
   TransformerOptions EngineOptions() const;
@@ -103,8 +105,8 @@ proto::WorkerStatus DecodeProcess::Identity() const {
 Status DecodeProcess::Start() {
   SLUICE_RETURN_IF_ERROR(LoadModel());
   SLUICE_RETURN_IF_ERROR(TakeMemory());
-  SLUICE_RETURN_IF_ERROR(WarmUp());
-  SLUICE_RETURN_IF_ERROR(StartWorker());
+  SLUICE_ASSIGN_OR_RETURN(const double prefill_tokens_per_s, WarmUp());
+  SLUICE_RETURN_IF_ERROR(StartWorker(prefill_tokens_per_s));
   SLUICE_RETURN_IF_ERROR(StartService());
   spdlog::info("decode {}: control on {}, KV on {}, metrics on {}", checkpoint_->config().name, service_->address(),
                transport_->address(), metrics_server_->address());
@@ -145,19 +147,27 @@ Status DecodeProcess::TakeMemory() {
   return absl::OkStatus();
 }
 
-// Faults in what the first request would wait for.
-Status DecodeProcess::WarmUp() {
-  SLUICE_ASSIGN_OR_RETURN(const PageLease lease, pool_->Lease(1));
-  const TokenId token = 0;
+// Faults in what the first request would wait for, and measures how fast prompts would be computed here.
+StatusOr<double> DecodeProcess::WarmUp() {
+  const std::vector<TokenId> tokens(
+      static_cast<size_t>(std::min(ChunkTokens(), checkpoint_->config().context_tokens_max)), 0);
+  SLUICE_ASSIGN_OR_RETURN(const PageLease lease, pool_->Lease(pool_->PagesFor(static_cast<int64_t>(tokens.size()))));
   Batch batch;
-  batch.sequences.push_back({.tokens = absl::MakeConstSpan(&token, 1),
+  batch.sequences.push_back({.tokens = absl::MakeConstSpan(tokens).first(1),
                              .pages = lease.pages(),
                              .logits = LogitsFor::kLast,
                              .generated = true});
-  return WithContext(transformer_->Forward(batch, *pool_).status(), "warm-up");
+  SLUICE_RETURN_IF_ERROR(WithContext(transformer_->Forward(batch, *pool_).status(), "warm-up"));
+  if (options_.local_prefill_tokens_max == 0) return 0.0;
+  batch.sequences[0].tokens = tokens;
+  batch.sequences[0].generated = false;
+  SLUICE_RETURN_IF_ERROR(WithContext(transformer_->Forward(batch, *pool_).status(), "warm-up"));
+  const absl::Time began = clock_.Now();
+  SLUICE_RETURN_IF_ERROR(WithContext(transformer_->Forward(batch, *pool_).status(), "warm-up"));
+  return static_cast<double>(tokens.size()) / std::max(1e-6, absl::ToDoubleSeconds(clock_.Now() - began));
 }
 
-Status DecodeProcess::StartWorker() {
+Status DecodeProcess::StartWorker(double prefill_tokens_per_s) {
   const ModelConfig& config = checkpoint_->config();
   std::random_device random;
   WorkerOptions worker_options = {
@@ -165,9 +175,15 @@ Status DecodeProcess::StartWorker() {
       .reservations = {.lease = absl::Milliseconds(options_.lease_ms),
                        .queue_wait_max = absl::Milliseconds(options_.queue_wait_ms),
                        .reservations_max = options_.requests_max,
+                       .prefix_cache_pages =
+                           options_.prefix_cache_pages < 0 ? pool_->pages_total() : options_.prefix_cache_pages,
+                       .prefix_cache_keep = absl::Milliseconds(options_.prefix_cache_keep_ms),
                        .id_key = (uint64_t{random()} << 32) | random()},
       .mailbox_messages_max = options_.mailbox_messages_max,
       .stream_tokens_max = options_.stream_tokens_max,
+      .local_prefill_tokens_max = options_.local_prefill_tokens_max,
+      .local_prefill_chunk_tokens = ChunkTokens(),
+      .prefill_tokens_per_s_guess = prefill_tokens_per_s,
       .identity = Identity(),
       .store = kv_options_.codec,
       .wire = wire_codecs_,

@@ -8,19 +8,25 @@
 namespace sluice::decode {
 
 Request::Request(const ModelFacts* model, RequestId id, int64_t prompt_tokens, const SamplingParams& sampling,
-                 std::shared_ptr<TokenStream> stream)
+                 std::shared_ptr<TokenStream> stream, std::vector<TokenId> prompt, int64_t cached_tokens)
     : model_(model),
       id_(id),
       expected_{.request = id,
                 .prompt_tokens = static_cast<int>(prompt_tokens),
+                .kv_from_token = static_cast<int>(cached_tokens),
                 .n = sampling.n,
                 .max_tokens = sampling.max_tokens,
                 .vocab_size = model->vocab_size},
-      stream_(std::move(stream)) {}
+      stream_(std::move(stream)),
+      prompt_(std::move(prompt)) {}
 
 Status Request::Begin(absl::Time now, proto::HandoffRecord record) {
   SLUICE_CHECK(choices_.empty());
   OnProgress(now);
+  // What was shared was looked up by the reservation's prompt.
+  if (!prompt_.empty() &&
+      !std::equal(prompt_.begin(), prompt_.end(), record.prompt_ids().begin(), record.prompt_ids().end()))
+    return absl::DataLossError("the handoff is of another prompt than the reservation");
   context_ = {.tokenizer = model_->tokenizer,
               .sampling = FromProto(record.sampling()),
               .prompt_ids = {record.prompt_ids().begin(), record.prompt_ids().end()},
@@ -52,6 +58,13 @@ const TokenId& Request::LastToken(int choice) const { return choices_[static_cas
 
 int64_t Request::LastPosition(int choice) const {
   return expected_.prompt_tokens + static_cast<int64_t>(choices_[static_cast<size_t>(choice)].generated().size()) - 1;
+}
+
+std::vector<TokenId> Request::TokensWithKv(int choice) const {
+  std::vector<TokenId> tokens = context_.prompt_ids;
+  const absl::Span<const TokenId> generated = choices_[static_cast<size_t>(choice)].generated();
+  tokens.insert(tokens.end(), generated.begin(), generated.end() - 1);
+  return tokens;
 }
 
 Status Request::Step(int choice, absl::Span<const float> logits) {

@@ -31,8 +31,9 @@ struct ModelFacts {
 class Request {
  public:
   // `stream` is shared with the call that reads it.
+  // `prompt` may be empty: then it is what the handoff says. Decode has the KV of its first `cached_tokens` tokens.
   Request(const ModelFacts* model, RequestId id, int64_t prompt_tokens, const SamplingParams& sampling,
-          std::shared_ptr<TokenStream> stream);
+          std::shared_ptr<TokenStream> stream, std::vector<TokenId> prompt = {}, int64_t cached_tokens = 0);
 
   RequestId id() const { return id_; }
   const HandoffExpectation& expected() const { return expected_; }
@@ -44,7 +45,8 @@ class Request {
   void OnProgress(absl::Time now) { first_arrival_ = std::min(first_arrival_, now); }
 
   // Goes on where prefill stopped: every choice resumes and its first token is sent. DataLoss, with nothing sent, where
-  // a choice cannot resume. REQUIRES: `record` is valid for expected(); not called with success before.
+  // a choice cannot resume or the prompt is another one. REQUIRES: `record` is valid for expected(); not called with
+  // success before.
   Status Begin(absl::Time now, proto::HandoffRecord record);
 
   // --- afterwards ---
@@ -55,6 +57,8 @@ class Request {
   // The token to run next and its position. REQUIRES: !Finished(choice).
   const TokenId& LastToken(int choice) const;
   int64_t LastPosition(int choice) const;
+  // The tokens whose KV was computed: the prompt and all that was generated but the last.
+  std::vector<TokenId> TokensWithKv(int choice) const;
 
   // Samples the next token from [vocab] logits and sends it. Internal, with nothing sent, where the logits are no
   // numbers.
@@ -67,6 +71,7 @@ class Request {
   const RequestId id_;
   const HandoffExpectation expected_;
   const std::shared_ptr<TokenStream> stream_;
+  const std::vector<TokenId> prompt_;
 
   absl::Time first_arrival_ = absl::InfiniteFuture();
 

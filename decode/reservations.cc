@@ -12,6 +12,8 @@ std::string_view Name(ReservationState state) {
       return "armed";
     case ReservationState::kReceiving:
       return "receiving";
+    case ReservationState::kPrefilling:
+      return "prefilling";
     case ReservationState::kBroken:
       return "broken";
     case ReservationState::kRunning:
@@ -32,16 +34,20 @@ std::optional<ReservationState> Next(ReservationState from, ReservationEvent eve
   if (event == E::kAttach && from != S::kUnread) return from;         // do renew
   switch (from) {
     case S::kArmed:
-      if (event == E::kFrame) return S::kReceiving;        // do renew
-      if (event == E::kCommit) return S::kRunning;         // do start its sequences (a commit without KV)
-      if (event == E::kTransferFailed) return S::kBroken;  // do drop what comes of this tenure
-      if (event == E::kRearm) return S::kArmed;            // do begin a tenure, renew
+      if (event == E::kFrame) return S::kReceiving;         // do renew
+      if (event == E::kPrefillHere) return S::kPrefilling;  // do compute the prompt in chunks
+      if (event == E::kCommit) return S::kRunning;          // do start its sequences (a commit without KV)
+      if (event == E::kTransferFailed) return S::kBroken;   // do drop what comes of this tenure
+      if (event == E::kRearm) return S::kArmed;             // do begin a tenure, renew
       return std::nullopt;
     case S::kReceiving:
       if (event == E::kFrame) return S::kReceiving;        // do renew
       if (event == E::kCommit) return S::kRunning;         // do start its sequences
       if (event == E::kTransferFailed) return S::kBroken;  // do drop what comes of this tenure
       if (event == E::kRearm) return S::kArmed;            // do begin a tenure, renew
+      return std::nullopt;
+    case S::kPrefilling:
+      if (event == E::kCommit) return S::kRunning;  // do start its sequences
       return std::nullopt;
     case S::kBroken:
       if (event == E::kRearm) return S::kArmed;  // do begin a tenure, renew
@@ -78,12 +84,13 @@ int64_t PagesNeeded(const PageDemand& demand, int page_tokens) {
 }
 
 Reservations::Reservations(KvPool* pool, Epoch epoch, const ReservationsOptions& options)
-    : pool_(pool), epoch_(epoch), options_(options) {}
+    : pool_(pool), epoch_(epoch), options_(options), prefixes_(pool, options.prefix_cache_pages) {}
 
 // Life of a request, step 3: decode leases the pages that the request can need at most and promises them by a ticket.
 StatusOr<std::variant<const Reservation*, NoRoom>> Reservations::Reserve(absl::Time now, RequestId request,
                                                                          const PageDemand& demand,
-                                                                         absl::Time request_deadline) {
+                                                                         absl::Time request_deadline,
+                                                                         absl::Span<const TokenId> prompt) {
   SLUICE_CHECK(demand.prompt_tokens > 0 && demand.max_tokens > 0 && demand.choices > 0);
   const int page_tokens = pool_->options().page_tokens;
   const int64_t needed = PagesNeeded(demand, page_tokens);
@@ -95,19 +102,27 @@ StatusOr<std::variant<const Reservation*, NoRoom>> Reservations::Reserve(absl::T
     return absl::ResourceExhaustedError(
         absl::StrCat(by_id_.size(), " reservations are held, the limit is ", options_.reservations_max));
   }
-  if (needed > pool_->pages_free()) {
+  // Not the last token: prefill computes it in any case, for its logits.
+  if (!prompt.empty()) prompt.remove_suffix(1);
+  PrefixTree::Hit hit = prefixes_.Match(now, kFullPolicy, prompt);
+  const auto cached = static_cast<int64_t>(hit.pages.pages().size());
+  const int available = pool_->pages_free() + prefixes_.pages_evictable();
+  if (needed - cached > available) {
     // Pages come back when requests end; a deadline is the latest time of that, and a second is soon enough to look.
     const absl::Duration wait = std::clamp(NextDeadline() - now, absl::Milliseconds(50), absl::Seconds(1));
-    return NoRoom{needed, pool_->pages_free(), pool_->pages_total(), wait};
+    return NoRoom{needed - cached, available, pool_->pages_total(), wait};
   }
+  prefixes_.Evict(static_cast<int>(needed - cached) - pool_->pages_free());
   Reservation reservation;
   reservation.id = ReservationId{RandomBits(options_.id_key, ids_drawn_++)};
   reservation.request = request;
   reservation.demand = demand;
   reservation.request_deadline = request_deadline;
   const int first_pages = static_cast<int>(PagesOfAChoice(demand, page_tokens));
-  SLUICE_ASSIGN_OR_RETURN(PageLease first, pool_->Lease(first_pages));
-  reservation.choices.push_back(std::move(first));
+  SLUICE_RETURN_IF_ERROR(hit.pages.Extend(first_pages - static_cast<int>(cached)));
+  reservation.choices.push_back(std::move(hit.pages));
+  reservation.cached_tokens = hit.tokens;
+  reservation.pin = std::move(hit.pin);
   SLUICE_ASSIGN_OR_RETURN(reservation.spare, pool_->Lease(static_cast<int>(needed) - first_pages));
   const auto [it, inserted] = by_id_.emplace(reservation.id, std::move(reservation));
   SLUICE_CHECK(inserted, "a reservation id was drawn twice");
@@ -152,6 +167,10 @@ bool Reservations::OnCommit(absl::Time now, ReservationId id, Tenure tenure) {
   return Apply(now, id, tenure, ReservationEvent::kCommit);
 }
 
+bool Reservations::OnPrefillHere(absl::Time now, ReservationId id, Tenure tenure) {
+  return Apply(now, id, tenure, ReservationEvent::kPrefillHere);
+}
+
 bool Reservations::OnTransferFailed(absl::Time now, ReservationId id, Tenure tenure) {
   return Apply(now, id, tenure, ReservationEvent::kTransferFailed);
 }
@@ -167,13 +186,17 @@ bool Reservations::OnFinish(absl::Time now, ReservationId id) {
   reservation.state = *Next(reservation.state, ReservationEvent::kFinishUnread);
   reservation.choices.clear();
   reservation.spare.Release();
+  reservation.pin.Release();
   Renew(now, reservation);
   return true;
 }
 
 Status Reservations::ExchangePromptPages(ReservationId id) {
   Reservation& reservation = by_id_.at(id);
-  return reservation.choices[0].Exchange(0, pool_->PagesFor(reservation.demand.prompt_tokens));
+  const int cached = pool_->PagesFor(reservation.cached_tokens);
+  const int pages = pool_->PagesFor(reservation.demand.prompt_tokens) - cached;
+  prefixes_.Evict(pages - pool_->pages_free());
+  return reservation.choices[0].Exchange(cached, pages);
 }
 
 Status Reservations::ForkChoices(ReservationId id) {
@@ -192,11 +215,18 @@ Status Reservations::ForkChoices(ReservationId id) {
   return absl::OkStatus();
 }
 
-void Reservations::ReleaseChoice(ReservationId id, int choice) {
+void Reservations::ReleaseChoice(absl::Time now, ReservationId id, int choice, absl::Span<const TokenId> tokens) {
   const auto it = by_id_.find(id);
   SLUICE_CHECK(it != by_id_.end());
+  Reservation& reservation = it->second;
   // Choices that never got pages of their own (all ended before a fork) have nothing to give.
-  if (choice < static_cast<int>(it->second.choices.size())) it->second.choices[static_cast<size_t>(choice)].Release();
+  if (choice >= static_cast<int>(reservation.choices.size())) return;
+  PageLease& pages = reservation.choices[static_cast<size_t>(choice)];
+  const PrefixTree::Pin kept = prefixes_.Insert(now, kFullPolicy, tokens, pages.pages());
+  pages.Release();
+  // The other choices still share the prompt's pages.
+  const auto prompt = static_cast<size_t>(reservation.demand.prompt_tokens);
+  reservation.pin = prefixes_.Match(now, kFullPolicy, tokens.subspan(0, prompt)).pin;
 }
 
 const Reservation* Reservations::Find(ReservationId id) const {
@@ -215,7 +245,8 @@ std::vector<Reservations::Expired> Reservations::Expire(absl::Time now) {
 }
 
 absl::Time Reservations::NextDeadline() const {
-  return by_deadline_.empty() ? absl::InfiniteFuture() : by_deadline_.begin()->first;
+  const absl::Time expires = prefixes_.OldestUse() + options_.prefix_cache_keep;
+  return by_deadline_.empty() ? expires : std::min(expires, by_deadline_.begin()->first);
 }
 
 std::vector<ReservationId> Reservations::ids() const {
@@ -248,8 +279,10 @@ void Reservations::Renew(absl::Time now, Reservation& reservation) {
   by_deadline_.erase({reservation.deadline, reservation.id});
   absl::Time deadline = now + options_.lease;
   if (reservation.attached && reservation.state == ReservationState::kArmed) deadline = now + options_.queue_wait_max;
-  // A request that runs and is listened to has nothing left to prove before its own deadline.
-  if (reservation.attached && reservation.state == ReservationState::kRunning) deadline = absl::InfiniteFuture();
+  // A request that is computed here and listened to has nothing left to prove before its own deadline.
+  const bool here =
+      reservation.state == ReservationState::kRunning || reservation.state == ReservationState::kPrefilling;
+  if (reservation.attached && here) deadline = absl::InfiniteFuture();
   reservation.deadline = std::min(deadline, reservation.request_deadline);
   by_deadline_.emplace(reservation.deadline, reservation.id);
 }

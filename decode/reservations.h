@@ -19,20 +19,23 @@
 #include "common/ids.h"
 #include "common/status.h"
 #include "model/kv_pool.h"
+#include "model/prefix_tree.h"
 
 namespace sluice::decode {
 
 enum class ReservationState : uint8_t {
-  kArmed,      // pages are leased, a ticket is out, nothing has come
-  kReceiving,  // verified frames come
-  kBroken,     // its transfer failed; waits for another prefill or for its release
-  kRunning,    // committed: its sequences decode
-  kUnread,     // every choice has ended and pages are back; the answer waits for its reader, who is on the way
-  kEnded,      // the reservation is forgotten
+  kArmed,       // pages are leased, a ticket is out, nothing has come
+  kReceiving,   // verified frames come
+  kPrefilling,  // decode computes the prompt itself: no ticket is out
+  kBroken,      // its transfer failed; waits for another prefill or for its release
+  kRunning,     // committed: its sequences decode
+  kUnread,      // every choice has ended and pages are back; the answer waits for its reader, who is on the way
+  kEnded,       // the reservation is forgotten
 };
 enum class ReservationEvent : uint8_t {
   kFrame,           // a frame of the present tenure was verified
-  kCommit,          // the transfer is complete
+  kCommit,          // the transfer is complete, or decode has computed the prompt
+  kPrefillHere,     // decode takes the prompt on
   kTransferFailed,  // the transfer of the present tenure failed
   kRearm,           // the gateway gives it to another prefill
   kFinish,          // every choice has ended, and somebody listens
@@ -41,8 +44,8 @@ enum class ReservationEvent : uint8_t {
   kRelease,         // the gateway or the client is no longer interested, or decode gives up on it
   kExpire,          // the deadline passed
 };
-inline constexpr int kReservationStates = 6;
-inline constexpr int kReservationEvents = 9;
+inline constexpr int kReservationStates = 7;
+inline constexpr int kReservationEvents = 10;
 std::string_view Name(ReservationState state);
 
 // The lifecycle's table. Nothing where the event does not act on a reservation in that state.
@@ -67,6 +70,8 @@ struct Reservation {
   bool attached = false;        // somebody listens to its tokens
   absl::Time deadline;          // of the reservation; moves with every sign of life
   absl::Time request_deadline;  // never moves; `deadline` is never past it
+  int64_t cached_tokens = 0;    // of the prompt, whose KV is here: whole pages, shared, written by nobody
+  PrefixTree::Pin pin;          // of them
   // Page tables of the choices. Until ForkChoices there is one, and `spare` keeps room for the others.
   std::vector<PageLease> choices;
   PageLease spare;
@@ -83,17 +88,22 @@ struct ReservationsOptions {
   absl::Duration lease;           // without a sign of life
   absl::Duration queue_wait_max;  // likewise, while attached and before the first frame
   int reservations_max = 0;
-  uint64_t id_key = 0;  // ids are drawn from it, so that a stray frame does not hit one by counting
+  int prefix_cache_pages = 0;        // that finished requests may leave behind; 0: none
+  absl::Duration prefix_cache_keep;  // for so long after their last use
+  uint64_t id_key = 0;               // ids are drawn from it, so that a stray frame does not hit one by counting
 };
 
 class Reservations {
  public:
   Reservations(KvPool* pool, Epoch epoch, const ReservationsOptions& options);
 
-  // Leases the pages. NoRoom where the pool has too few free; OutOfRange, naming both, where it could never have
-  // enough; ResourceExhausted where too many reservations are held. The pointer is valid until the reservation ends.
+  // Leases the pages, and shares those whose KV of `prompt` is here already; what is cached goes where room is needed.
+  // `prompt` may be empty: then nothing is looked for. NoRoom where the pool has too few; OutOfRange, naming both,
+  // where it could never have enough; ResourceExhausted where too many reservations are held. The pointer is valid
+  // until the reservation ends.
   StatusOr<std::variant<const Reservation*, NoRoom>> Reserve(absl::Time now, RequestId request,
-                                                             const PageDemand& demand, absl::Time request_deadline);
+                                                             const PageDemand& demand, absl::Time request_deadline,
+                                                             absl::Span<const TokenId> prompt = {});
 
   // Begins a new tenure. Aborted where the reservation is not there any more, FailedPrecondition where it runs already.
   StatusOr<const Reservation*> Rearm(absl::Time now, Epoch epoch, ReservationId id);
@@ -107,20 +117,22 @@ class Reservations {
 
   // Events from inside, of a certain tenure: false where it is not the present one or the table has no such edge.
   bool OnFrame(absl::Time now, ReservationId id, Tenure tenure);
+  bool OnPrefillHere(absl::Time now, ReservationId id, Tenure tenure);
   bool OnCommit(absl::Time now, ReservationId id, Tenure tenure);
   bool OnTransferFailed(absl::Time now, ReservationId id, Tenure tenure);
   // Gives the pages back.
   bool OnFinish(absl::Time now, ReservationId id);
 
   // Other pages for the prompt, where what a former tenure sent may still be written into these. ResourceExhausted,
-  // with nothing changed, where the pool has too few. REQUIRES: not running yet.
+  // with nothing changed, where the pool has too few. Shared pages stay: nobody writes them. REQUIRES: not running yet.
   Status ExchangePromptPages(ReservationId id);
 
   // Gives choices 1.. page tables of their own out of the spare pages; the first `kv_tokens` tokens are shared, whole
   // pages in place. REQUIRES: running, not forked before, kv_tokens equals the prompt.
   Status ForkChoices(ReservationId id);
-  // Gives the pages of one choice back before the others have ended.
-  void ReleaseChoice(ReservationId id, int choice);
+  // Gives the pages of one choice back, before the others have ended or after. `tokens`, the prompt's first, are those
+  // whose KV is in them: whole pages of them stay in the cache for whoever goes on from there.
+  void ReleaseChoice(absl::Time now, ReservationId id, int choice, absl::Span<const TokenId> tokens);
 
   const Reservation* Find(ReservationId id) const;
 
@@ -131,7 +143,11 @@ class Reservations {
     bool request_over = false;  // the request's own deadline passed
   };
   std::vector<Expired> Expire(absl::Time now);
-  absl::Time NextDeadline() const;  // InfiniteFuture where nothing is held
+  // Gives back cached pages that have not been used for as long as they are kept.
+  void ExpirePrefixes(absl::Time now) { prefixes_.Expire(now - options_.prefix_cache_keep); }
+  absl::Time NextDeadline() const;  // of either; InfiniteFuture where there is none
+
+  const PrefixTree& prefixes() const { return prefixes_; }
 
   size_t size() const { return by_id_.size(); }
   std::vector<ReservationId> ids() const;
@@ -147,6 +163,7 @@ class Reservations {
   Epoch epoch_;
   ReservationsOptions options_;
   uint64_t ids_drawn_ = 0;
+  PrefixTree prefixes_;  // outlives the pins below
   std::unordered_map<ReservationId, Reservation> by_id_;
   // A heap by deadline whose entries can be moved: a set, so that renewals leave no stale entries behind.
   std::set<std::pair<absl::Time, ReservationId>> by_deadline_;

@@ -14,7 +14,7 @@ namespace sluice::decode {
 
 namespace {
 
-constexpr int kRequestBytesMax = 1 << 20;  // a Reserve with every list of its sampling parameters at its limit
+constexpr int kRequestBytesMax = 16 << 20;  // a Reserve with a long prompt, as prefill takes it
 
 // The numbers of gRPC's codes are Abseil's.
 grpc::Status ToGrpc(const Status& status) {

@@ -27,7 +27,8 @@ Worker::Worker(WorkerOptions options, const ModelFacts& model, const ClusterKey&
                 [this](ReceiverEvent event) {
                   std::visit([this](auto&& message) { mailbox_.Post(std::move(message)); }, std::move(event));
                 }),
-      reservations_(pool, Epoch{options_.identity.epoch()}, options_.reservations) {
+      reservations_(pool, Epoch{options_.identity.epoch()}, options_.reservations),
+      prefill_tokens_per_s_(options_.prefill_tokens_per_s_guess) {
   UpdateGauges();
 }
 
@@ -75,6 +76,7 @@ void Worker::Turn(absl::Time wait_until) {
   }
   ExpireOverdue();
   Step();
+  if (!prefills_.empty()) RunChunk();
   if (drained_ != nullptr && reservations_.size() == 0) std::exchange(drained_, nullptr)->Notify();
   UpdateGauges();
 }
@@ -106,6 +108,7 @@ void Worker::ExpireOverdue() {
     spdlog::warn("request {}: {}", requests_.at(expired.id)->id().value, std::string(why.message()));
     Forget(expired.id, why);
   }
+  reservations_.ExpirePrefixes(clock_->Now());
   for (const TransferKey key : quarantine_.TakeOverdue(clock_->Now())) {
     spdlog::warn("reservation {}: its prefill still writes into pages that are not its own any more",
                  key.reservation.value);
@@ -123,6 +126,7 @@ void Worker::Forget(ReservationId id, const Status& why) {
   requests_.at(id)->stream()->Close(why);
   requests_.erase(id);
   DropSequences(id);
+  std::erase_if(prefills_, [id](const LocalPrefill& prefill) { return prefill.reservation == id; });
 }
 
 void Worker::DropSequences(ReservationId id) {
@@ -139,6 +143,8 @@ void Worker::UpdateGauges() {
   metrics_->kv_pages_reserved.Set(pool_->pages_leased());
   metrics_->kv_pages_cached.Set(pool_->pages_cached());
   metrics_->kv_pages_quarantined.Set(pool_->pages_quarantined());
+  const int64_t evictions = reservations_.prefixes().evictions();
+  metrics_->prefix_evictions.Increment(static_cast<double>(evictions - std::exchange(evictions_counted_, evictions)));
   metrics_->reservations.Set(static_cast<double>(reservations_.size()));
   metrics_->requests_active.Set(static_cast<double>(running));
   metrics_->sequences_waiting.Set(static_cast<double>(waiting));

@@ -2,15 +2,18 @@
 // model. Everybody else sends it messages through one bounded mailbox; it answers through the callbacks that come with
 // them, so nobody waits for a step.
 //
-// A turn is: take the messages, end what is overdue, run one step of the sequences that the scheduler chose. The thread
-// sleeps until the next message or the next deadline, so that deadlines need no traffic to fire. Tests take turns by
-// hand under a manual clock.
+// A turn is: take the messages, end what is overdue, run one step of the sequences that the scheduler chose, and then
+// one chunk of the oldest prompt that decode computes itself, so that those cost a running sequence no more than a
+// chunk between two of its tokens. The thread sleeps until the next message or the next deadline, so that deadlines
+// need no traffic to fire. Tests take turns by hand under a manual clock.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -24,6 +27,7 @@
 #include "common/proto/worker.pb.h"
 #include "common/status.h"
 #include "decode/kv_receiver.h"
+#include "decode/local_prefill.h"
 #include "decode/metrics.h"
 #include "decode/quarantine.h"
 #include "decode/request.h"
@@ -44,6 +48,9 @@ struct WorkerOptions {
   ReservationsOptions reservations;
   int mailbox_messages_max = 0;
   int stream_tokens_max = 0;
+  int64_t local_prefill_tokens_max = 0;   // rests of prompts that decode may compute itself; 0: none
+  int local_prefill_chunk_tokens = 1;     // of them between two steps
+  double prefill_tokens_per_s_guess = 0;  // of computing them, until measured
   // Who we are: role, epoch, model and layout. GetStatus adds what changes.
   proto::WorkerStatus identity;
   KvCodec store = KvCodec::kBf16;
@@ -139,7 +146,10 @@ class Worker {
   void Handle(DrainOrder order);
   void Handle(StopOrder);
 
+  Status CheckPrompt(const proto::ReserveRequest& request) const;
   StatusOr<proto::ReserveReply> TryReserve(const proto::ReserveRequest& request);
+  LocalPrefillFacts Facts(const proto::ShipTime& ship, const Reservation& reservation) const;
+  proto::ReserveReply TakeOn(const Reservation& reservation, const proto::ReserveRequest& request);
   proto::ReserveReply Promise(const Reservation& reservation);
   void OpenTransfer(const Reservation& reservation);
   // Its pages may be given to others, or else (false) are quarantined.
@@ -161,6 +171,8 @@ class Worker {
   std::vector<SequenceTurn> Turns() const;
   bool HasWork() const;
   void Step();
+  void RunChunk();
+  void FinishPrefill(absl::Span<const float> logits);
   void RunBatch(const std::vector<std::pair<ReservationId, int>>& chosen);
   void RunAlone(ReservationId id, int choice);
   SequenceChunk ChunkOf(ReservationId id, int choice) const;
@@ -189,8 +201,21 @@ class Worker {
   std::unordered_map<ReservationId, Incoming> incoming_;
   Quarantine quarantine_;
   std::unordered_map<ReservationId, std::unique_ptr<Request>> requests_;  // one for each reservation
-  std::vector<Sequence> sequences_;                                       // in order of commits
+  // A prompt that decode computes itself.
+  struct LocalPrefill {
+    ReservationId reservation;
+    GenerationContext context;
+    proto::SamplingParams sampling;
+    int64_t computed_tokens = 0;  // those that were cached included
+    absl::Time accepted;
+    std::optional<absl::Time> started;
+  };
+  std::deque<LocalPrefill> prefills_;  // the oldest first
+  double prefill_tokens_per_s_ = 0;
+  double step_seconds_ = 0;          // of the latest steps, decayed
+  std::vector<Sequence> sequences_;  // in order of commits
   uint64_t turns_taken_ = 0;
+  int64_t evictions_counted_ = 0;
   bool draining_ = false;
   absl::Notification* drained_ = nullptr;  // to be notified once
   bool stopping_ = false;

@@ -12,6 +12,7 @@ void Worker::Handle(StatusCall call) {
   proto::WorkerStatus status = options_.identity;
   status.set_kv_pages_total(static_cast<uint32_t>(pool_->pages_total()));
   status.set_kv_pages_free(static_cast<uint32_t>(pool_->pages_free()));
+  status.set_kv_pages_cached(static_cast<uint32_t>(pool_->pages_cached()));
   status.set_requests_active(static_cast<uint32_t>(requests_.size()));
   status.set_draining(draining_);
   if (draining_) status.set_not_ready_reason("draining");
@@ -20,6 +21,19 @@ void Worker::Handle(StatusCall call) {
 }
 
 void Worker::Handle(ReserveCall call) { call.done(TryReserve(call.request)); }
+
+Status Worker::CheckPrompt(const proto::ReserveRequest& request) const {
+  if (request.prompt_ids_size() == 0) return absl::OkStatus();
+  if (static_cast<uint32_t>(request.prompt_ids_size()) != request.prompt_tokens())
+    return absl::InvalidArgumentError(
+        absl::StrCat("prompt_tokens is ", request.prompt_tokens(), ", prompt_ids are ", request.prompt_ids_size()));
+  for (const TokenId id : request.prompt_ids()) {
+    if (id < 0 || id >= model_.vocab_size)
+      return absl::InvalidArgumentError(
+          absl::StrCat("prompt token ", id, " is outside of the vocabulary of ", model_.vocab_size));
+  }
+  return absl::OkStatus();
+}
 
 StatusOr<proto::ReserveReply> Worker::TryReserve(const proto::ReserveRequest& request) {
   const absl::Time now = clock_->Now();
@@ -33,13 +47,14 @@ StatusOr<proto::ReserveReply> Worker::TryReserve(const proto::ReserveRequest& re
     return absl::OutOfRangeError(absl::StrCat("a prompt of ", request.prompt_tokens(),
                                               " tokens leaves no room for an answer in the context of ", context));
   }
+  SLUICE_RETURN_IF_ERROR(CheckPrompt(request));
   if (request.deadline_unix_ms() == 0) return absl::InvalidArgumentError("deadline_unix_ms is missing");
   if (deadline <= now) return absl::DeadlineExceededError("the request's deadline passed");
   const PageDemand demand{.prompt_tokens = request.prompt_tokens(),
                           .max_tokens = std::min<int64_t>(sampling.max_tokens, context - request.prompt_tokens()),
                           .choices = sampling.n};
-  SLUICE_ASSIGN_OR_RETURN(const auto outcome,
-                          reservations_.Reserve(now, RequestId{request.request_id()}, demand, deadline));
+  SLUICE_ASSIGN_OR_RETURN(const auto outcome, reservations_.Reserve(now, RequestId{request.request_id()}, demand,
+                                                                    deadline, request.prompt_ids()));
   if (const NoRoom* no_room = std::get_if<NoRoom>(&outcome)) {
     metrics_->no_room.Increment();
     proto::ReserveReply reply;
@@ -53,16 +68,59 @@ StatusOr<proto::ReserveReply> Worker::TryReserve(const proto::ReserveRequest& re
   const Reservation& reservation = *std::get<const Reservation*>(outcome);
   // The stream outlives neither the mailbox nor the process: calls end before the worker does.
   auto stream = std::make_shared<TokenStream>(options_.stream_tokens_max, [this] { mailbox_.Post(ReaderCaughtUp{}); });
-  requests_.emplace(reservation.id, std::make_unique<Request>(&model_, reservation.request, demand.prompt_tokens,
-                                                              sampling, std::move(stream)));
+  std::vector<TokenId> prompt(request.prompt_ids().begin(), request.prompt_ids().end());
+  requests_.emplace(reservation.id,
+                    std::make_unique<Request>(&model_, reservation.request, demand.prompt_tokens, sampling,
+                                              std::move(stream), std::move(prompt), reservation.cached_tokens));
+  metrics_->prefix_hit_tokens.Increment(static_cast<double>(reservation.cached_tokens));
+  if (request.has_ship() && request.prompt_ids_size() > 0 && PrefillsLocally(Facts(request.ship(), reservation)))
+    return TakeOn(reservation, request);
   OpenTransfer(reservation);
   return Promise(reservation);
 }
 
+LocalPrefillFacts Worker::Facts(const proto::ShipTime& ship, const Reservation& reservation) const {
+  LocalPrefillFacts facts = {.uncached_tokens = reservation.demand.prompt_tokens - reservation.cached_tokens,
+                             .queue_seconds = ship.queue_seconds(),
+                             .compute_seconds = ship.compute_seconds(),
+                             .transfer_seconds_per_token = ship.transfer_seconds_per_token(),
+                             .tokens_max = options_.local_prefill_tokens_max,
+                             .tokens_per_second = prefill_tokens_per_s_,
+                             .chunk_tokens = options_.local_prefill_chunk_tokens,
+                             .step_seconds = step_seconds_,
+                             .running_sequences = static_cast<int>(sequences_.size())};
+  for (const LocalPrefill& prefill : prefills_)
+    facts.waiting_tokens += static_cast<int64_t>(prefill.context.prompt_ids.size()) - prefill.computed_tokens;
+  return facts;
+}
+
+proto::ReserveReply Worker::TakeOn(const Reservation& reservation, const proto::ReserveRequest& request) {
+  const absl::Time now = clock_->Now();
+  SLUICE_CHECK(reservations_.OnPrefillHere(now, reservation.id, reservation.tenure));
+  prefills_.push_back({.reservation = reservation.id,
+                       .context = {.tokenizer = model_.tokenizer,
+                                   .sampling = FromProto(request.sampling()),
+                                   .prompt_ids = {request.prompt_ids().begin(), request.prompt_ids().end()},
+                                   .eos_ids = model_.eos_ids,
+                                   .vocab_size = model_.vocab_size,
+                                   .context_tokens_max = model_.context_tokens_max},
+                       .sampling = request.sampling(),
+                       .computed_tokens = reservation.cached_tokens,
+                       .accepted = now});
+  metrics_->local_prefills.Increment();
+  proto::ReserveReply reply;
+  reply.set_local(true);
+  reply.set_reservation_id(reservation.id.value);
+  reply.set_generation(reservation.tenure.value);
+  reply.set_epoch(options_.identity.epoch());
+  return reply;
+}
+
 void Worker::OpenTransfer(const Reservation& reservation) {
   const auto prompt_pages = static_cast<size_t>(pool_->PagesFor(reservation.demand.prompt_tokens));
+  const auto cached_pages = static_cast<size_t>(pool_->PagesFor(reservation.cached_tokens));
   const absl::Span<const PageIndex> pages = reservation.choices[0].pages().subspan(0, prompt_pages);
-  incoming_[reservation.id] = {reservation.tenure, pool_->Share(pages, LeaseFor::kQuiet)};
+  incoming_[reservation.id] = {reservation.tenure, pool_->Share(pages.subspan(cached_pages), LeaseFor::kQuiet)};
   receiver_.Open({.key = {reservation.id, reservation.tenure},
                   .handoff = requests_.at(reservation.id)->expected(),
                   .pages = {pages.begin(), pages.end()}});
@@ -92,6 +150,7 @@ proto::ReserveReply Worker::Promise(const Reservation& reservation) {
   ticket.set_store_codec(std::string(sluice::Name(options_.store)));
   ticket.set_kv_address(transport_->address());
   ticket.set_prompt_tokens(static_cast<uint32_t>(reservation.demand.prompt_tokens));
+  ticket.set_kv_from_token(static_cast<uint32_t>(reservation.cached_tokens));
   proto::ReserveReply reply;
   reply.set_ticket(Seal(ticket, key_));
   reply.set_reservation_id(reservation.id.value);

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "decode/worker.h"
+#include "model/first_tokens.h"
 #include "spdlog/spdlog.h"
 
 namespace sluice::decode {
@@ -21,6 +22,9 @@ void Worker::Handle(TransferComplete complete) {
   if (reservation == nullptr || reservation->tenure != tenure) return;
   Request& request = *requests_.at(id);
   if (const Status begun = request.Begin(clock_->Now(), std::move(complete.record)); begun.ok()) {
+    metrics_->commits.Increment();
+    receiver_.Conclude(id, absl::OkStatus());
+    incoming_.erase(id);  // all that was on its way has arrived
     StartDecoding(id, request);
   } else if (FailTransfer(complete.key, begun)) {
     receiver_.Conclude(id, begun);
@@ -43,16 +47,13 @@ void Worker::StartDecoding(ReservationId id, Request& request) {
   const Tenure tenure = reservations_.Find(id)->tenure;
   SLUICE_CHECK(reservations_.OnCommit(clock_->Now(), id, tenure),
                "a complete transfer of a reservation that takes none");
-  metrics_->commits.Increment();
-  receiver_.Conclude(id, absl::OkStatus());
-  incoming_.erase(id);  // all that was on its way has arrived
   if (request.AllFinished()) return Complete(id);
   if (request.choices() > 1) {
     if (Status forked = reservations_.ForkChoices(id); !forked.ok()) return FailRequest(id, forked);
   }
   for (int choice = 0; choice < request.choices(); ++choice) {
     if (request.Finished(choice)) {
-      reservations_.ReleaseChoice(id, choice);
+      reservations_.ReleaseChoice(clock_->Now(), id, choice, request.TokensWithKv(choice));
     } else {
       sequences_.push_back({.reservation = id, .choice = choice});
     }
@@ -86,7 +87,7 @@ std::vector<SequenceTurn> Worker::Turns() const {
   return turns;
 }
 
-bool Worker::HasWork() const { return !Next(options_.scheduler, Turns()).step.empty(); }
+bool Worker::HasWork() const { return !prefills_.empty() || !Next(options_.scheduler, Turns()).step.empty(); }
 
 void Worker::Step() {
   const Decision decision = Next(options_.scheduler, Turns());
@@ -100,8 +101,54 @@ void Worker::Step() {
   }
   const absl::Time begin = clock_->Now();
   RunBatch(chosen);
-  metrics_->step_seconds.Observe(absl::ToDoubleSeconds(clock_->Now() - begin));
+  const double seconds = absl::ToDoubleSeconds(clock_->Now() - begin);
+  step_seconds_ = step_seconds_ > 0 ? 0.8 * step_seconds_ + 0.2 * seconds : seconds;
+  metrics_->step_seconds.Observe(seconds);
   metrics_->step_sequences.Observe(static_cast<double>(chosen.size()));
+}
+
+void Worker::RunChunk() {
+  LocalPrefill& prefill = prefills_.front();
+  const absl::Time began = clock_->Now();
+  if (!prefill.started) prefill.started = began;
+  const absl::Span<const TokenId> prompt = prefill.context.prompt_ids;
+  const absl::Span<const TokenId> tokens = prompt.subspan(static_cast<size_t>(prefill.computed_tokens),
+                                                          static_cast<size_t>(options_.local_prefill_chunk_tokens));
+  const int64_t end = prefill.computed_tokens + static_cast<int64_t>(tokens.size());
+  const bool last = end == static_cast<int64_t>(prompt.size());
+  const auto logits = forward_(Batch{{{.tokens = tokens,
+                                       .start_position = prefill.computed_tokens,
+                                       .pages = reservations_.Find(prefill.reservation)->choices[0].pages(),
+                                       .logits = last ? LogitsFor::kLast : LogitsFor::kNone}}},
+                               *pool_);
+  if (!logits.ok()) return FailRequest(prefill.reservation, logits.status());
+  prefill.computed_tokens = end;
+  metrics_->local_prefill_tokens.Increment(static_cast<double>(tokens.size()));
+  const double seconds = absl::ToDoubleSeconds(clock_->Now() - began);
+  if (seconds > 0)
+    prefill_tokens_per_s_ = 0.8 * prefill_tokens_per_s_ + 0.2 * static_cast<double>(tokens.size()) / seconds;
+  if (last) FinishPrefill(*logits);
+}
+
+// What a prefill process would have handed over.
+void Worker::FinishPrefill(absl::Span<const float> logits) {
+  const LocalPrefill prefill = std::move(prefills_.front());
+  prefills_.pop_front();
+  const ReservationId id = prefill.reservation;
+  Request& request = *requests_.at(id);
+  const absl::Time now = clock_->Now();
+  proto::HandoffRecord record;
+  if (const auto chosen = ChooseFirstTokens(prefill.context, logits, &record); !chosen.ok())
+    return FailRequest(id, chosen.status());
+  record.set_request_id(request.id().value);
+  *record.mutable_prompt_ids() = {prefill.context.prompt_ids.begin(), prefill.context.prompt_ids.end()};
+  *record.mutable_sampling() = prefill.sampling;
+  record.mutable_usage()->set_prompt_tokens(static_cast<uint32_t>(prefill.context.prompt_ids.size()));
+  record.mutable_usage()->set_cached_tokens(static_cast<uint32_t>(reservations_.Find(id)->cached_tokens));
+  record.mutable_times()->set_queued_us(absl::ToInt64Microseconds(*prefill.started - prefill.accepted));
+  record.mutable_times()->set_prefill_us(absl::ToInt64Microseconds(now - *prefill.started));
+  if (const Status begun = request.Begin(now, std::move(record)); !begun.ok()) return FailRequest(id, begun);
+  StartDecoding(id, request);
 }
 
 void Worker::RunBatch(const std::vector<std::pair<ReservationId, int>>& chosen) {
@@ -142,8 +189,8 @@ void Worker::OnLogits(ReservationId id, int choice, absl::Span<const float> logi
   if (Status stepped = request.Step(choice, logits); !stepped.ok()) return FailRequest(id, stepped);
   metrics_->tokens.Increment();
   if (!request.Finished(choice)) return;
+  reservations_.ReleaseChoice(clock_->Now(), id, choice, request.TokensWithKv(choice));
   if (request.AllFinished()) return Complete(id);
-  reservations_.ReleaseChoice(id, choice);
   std::erase_if(sequences_, [id, choice](const Sequence& s) { return s.reservation == id && s.choice == choice; });
 }
 

@@ -166,9 +166,10 @@ WorkerSnapshot Fleet::Snapshot(const Worker& worker) const {
   out.wire_codecs = {status.wire_codecs().begin(), status.wire_codecs().end()};
   out.page_tokens = static_cast<int>(status.page_tokens());
   out.pages_total = status.kv_pages_total();
-  out.pages_free = status.kv_pages_free();
+  out.pages_free = int64_t{status.kv_pages_free()} + status.kv_pages_cached();
   out.queued_prompt_tokens = static_cast<int64_t>(status.queued_prompt_tokens());
   out.prefill_tokens_per_s = status.prefill_tokens_per_s();
+  out.transfer_tokens_per_s = status.transfer_tokens_per_s();
   if (worker.ref.role == WorkerRole::kDecode) out.pages_free -= worker.promised.total();
   if (worker.ref.role == WorkerRole::kPrefill) out.queued_prompt_tokens += worker.promised.total();
   return out;

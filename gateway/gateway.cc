@@ -15,9 +15,11 @@ Gateway::Gateway(const GatewayOptions& options, ServedModel model, AsioLoop* loo
       model_(std::move(model)),
       loop_(loop),
       workers_(MakeGrpcWorkers(options_, loop)),
+      prefixes_(static_cast<size_t>(options_.prefix_pages_max)),
       fleet_(&options_, loop, workers_.get(), {model_.model_hash, model_.vocab_size, model_.context_tokens_max}),
       readiness_(Environment()),
       service_(Environment(), &model_, &readiness_, NewEpoch().value) {
+  lost_ = fleet_.Listen([this](WorkerRef worker, const Status&) { prefixes_.Forget(worker); });
   fleet_.SetOnChange([this] { readiness_.OnFleetChange(); });
 }
 
@@ -25,7 +27,12 @@ Gateway::Gateway(const GatewayOptions& options, ServedModel model, AsioLoop* loo
 Gateway::~Gateway() { loop_->FinishOffloaded(); }
 
 FlowEnvironment Gateway::Environment() {
-  return {.options = &options_, .loop = loop_, .workers = workers_.get(), .fleet = &fleet_, .metrics = &metrics_};
+  return {.options = &options_,
+          .loop = loop_,
+          .workers = workers_.get(),
+          .fleet = &fleet_,
+          .prefixes = &prefixes_,
+          .metrics = &metrics_};
 }
 
 StatusOr<std::unique_ptr<Gateway>> Gateway::Create(const GatewayOptions& options, ServedModel model, AsioLoop* loop) {

@@ -40,7 +40,9 @@ class Gateway {
   AsioLoop* const loop_;
   const std::unique_ptr<Workers> workers_;
   GatewayMetrics metrics_;
+  PrefixRecords prefixes_;
   Fleet fleet_;
+  std::unique_ptr<Fleet::Subscription> lost_;
   Readiness readiness_;
   OpenAiService service_;
   std::unique_ptr<HttpServer> server_;

@@ -241,7 +241,7 @@ class GrpcWorkers final : public Workers {
                      Done<proto::ReserveReply> done) override {
     auto call = Make<proto::ReserveRequest, proto::ReserveReply>(request, std::move(done));
     call->orphan = [this, decode](const proto::ReserveReply& reply) {
-      if (!reply.has_ticket()) return;
+      if (!reply.has_ticket() && !reply.local()) return;
       proto::ReleaseRequest release;
       release.set_reservation_id(reply.reservation_id());
       release.set_epoch(reply.epoch());

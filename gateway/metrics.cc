@@ -18,7 +18,7 @@ std::vector<MetricRow> GatewayMetricTable() {
       {"sluice_gateway_first_token_seconds", kHistogram, "From a request's arrival to its first token.", seconds},
       {"sluice_gateway_request_seconds", kHistogram, "From a request's arrival to its last token.", seconds},
       {"sluice_gateway_route_decisions_total", kCounter,
-       "Routing decisions by outcome: disaggregated, no_worker, mismatch."},
+       "Routing decisions by outcome: disaggregated, local, no_worker, mismatch."},
       {"sluice_gateway_retries_total", kCounter, "Requests taken to another worker, by the leg that failed and why."},
       {"sluice_gateway_no_room_total", kCounter, "Reservations refused for want of KV pages."},
       {"sluice_gateway_broken_streams_total", kCounter, "Answers that ended in an error after their first byte."},

@@ -53,7 +53,7 @@ int64_t UnixMs(absl::Time time) { return absl::ToUnixMillis(time); }
 }  // namespace
 
 RequestFlow::RequestFlow(const FlowEnvironment& environment, FlowRequest request, FlowClient* client)
-    : env_(environment), request_(std::move(request)), client_(client) {}
+    : env_(environment), request_(std::move(request)), client_(client), prompt_(request_.prompt_ids) {}
 
 RequestFlow::~RequestFlow() { Step(FlowEvent::kClientLeft); }
 
@@ -61,6 +61,12 @@ RequestShape RequestFlow::Shape() const {
   return {.prompt_tokens = static_cast<int64_t>(request_.prompt_ids.size()),
           .max_tokens = request_.sampling.max_tokens,
           .n = request_.sampling.n};
+}
+
+FleetSnapshot RequestFlow::Snapshot() const {
+  FleetSnapshot fleet = env_.fleet->snapshot();
+  env_.prefixes->Fill(prompt_, &fleet);
+  return fleet;
 }
 
 Excluded RequestFlow::ExcludedNow() const {
@@ -102,7 +108,7 @@ FlowFacts RequestFlow::Facts(FlowEvent event) const {
   FlowFacts facts;
   if (event == FlowEvent::kNoRoom) {
     Excluded excluded = ExcludedNow();
-    facts.another_decode = Pick(env_.fleet->snapshot(), Shape(), excluded).ok();
+    facts.another_decode = Pick(Snapshot(), Shape(), excluded).ok();
     facts.may_wait = env_.loop->Now() + retry_after_ < room_deadline_;
   }
   const bool failure = event == FlowEvent::kPrefillFailed || event == FlowEvent::kReserveFailed ||
@@ -112,13 +118,13 @@ FlowFacts RequestFlow::Facts(FlowEvent event) const {
       (ElsewhereMayHelp(error_) || absl::IsDataLoss(error_))) {
     std::set<int> excluded = excluded_.prefill;
     if (ElsewhereMayHelp(error_)) excluded.insert(route_.prefill);
-    facts.may_rearm = PickPrefill(env_.fleet->snapshot(), route_.decode, Shape(), excluded).ok();
+    facts.may_rearm = PickPrefill(Snapshot(), route_.decode, Shape(), excluded).ok();
   }
   if (reservations_ < env_.options->decode_tries && !client_->committed() &&
       (ElsewhereMayHelp(error_) || AgainMayHelp(error_))) {
     Excluded excluded{.decode = excluded_.decode};
     if (ElsewhereMayHelp(error_)) excluded.decode.insert(route_.decode);
-    facts.may_start_over = Pick(env_.fleet->snapshot(), Shape(), excluded).ok();
+    facts.may_start_over = Pick(Snapshot(), Shape(), excluded).ok();
   }
   return facts;
 }
@@ -133,6 +139,8 @@ void RequestFlow::Do(FlowAction action) {
       return Wait();
     case FlowAction::kOpenLegs:
       return OpenLegs();
+    case FlowAction::kListen:
+      return Listen();
     case FlowAction::kRearm:
       return Rearm();
     case FlowAction::kRunPrefill:
@@ -151,20 +159,29 @@ void RequestFlow::Do(FlowAction action) {
 }
 
 void RequestFlow::Reserve() {
-  const StatusOr<Route> route = Pick(env_.fleet->snapshot(), Shape(), ExcludedNow());
-  if (!request_.canary) {
-    env_.metrics->CountRoute(route.ok()                                   ? "disaggregated"
-                             : absl::IsFailedPrecondition(route.status()) ? "mismatch"
-                                                                          : "no_worker");
+  const FleetSnapshot fleet = Snapshot();
+  const StatusOr<Route> route = Pick(fleet, Shape(), ExcludedNow());
+  if (!route.ok()) {
+    CountRoute(absl::IsFailedPrecondition(route.status()) ? "mismatch" : "no_worker");
+    return StepWith(FlowEvent::kNoWorker, route.status());
   }
-  if (!route.ok()) return StepWith(FlowEvent::kNoWorker, route.status());
   route_ = *route;
+  prefill_page_tokens_ = fleet.prefill[route_.prefill].page_tokens;
+  decode_page_tokens_ = fleet.decode[route_.decode].page_tokens;
   env_.fleet->Promise(route_, Shape());
   proto::ReserveRequest request;
   request.set_request_id(request_.id);
   request.set_prompt_tokens(static_cast<uint32_t>(request_.prompt_ids.size()));
+  request.mutable_prompt_ids()->Assign(request_.prompt_ids.begin(), request_.prompt_ids.end());
   *request.mutable_sampling() = ToProto(request_.sampling);
   request.set_deadline_unix_ms(UnixMs(deadline_));
+  // A canary is to show that the whole path works.
+  if (!request_.canary) {
+    const ShipPrediction ship = PredictShip(fleet, route_, Shape());
+    request.mutable_ship()->set_queue_seconds(ship.queue_s);
+    request.mutable_ship()->set_compute_seconds(ship.compute_s);
+    request.mutable_ship()->set_transfer_seconds_per_token(ship.transfer_s_per_token);
+  }
   control_ = env_.workers->Reserve(route_.decode, request, std::min(kControlTimeout, Remaining()),
                                    [this](const StatusOr<proto::ReserveReply>& reply) { OnReserve(reply); });
 }
@@ -173,10 +190,11 @@ void RequestFlow::OnReserve(const StatusOr<proto::ReserveReply>& reply) {
   control_.reset();
   if (reply.ok() && reply->has_no_room()) return OnNoRoom(reply->no_room());
   ++reservations_;
-  if (reply.ok() && reply->has_ticket()) {
+  if (reply.ok() && (reply->has_ticket() || reply->local())) {
     reservation_ = *reply;
     prefills_ = 0;
-    return Step(FlowEvent::kReserved);
+    CountRoute(reply->has_ticket() ? "disaggregated" : "local");
+    return Step(reply->has_ticket() ? FlowEvent::kReserved : FlowEvent::kReservedLocal);
   }
   Status error = reply.ok() ? absl::InternalError("decode answered a reservation with nothing") : reply.status();
   // The call's own time is short: that it is over says that this worker is stuck, not that the request is late.
@@ -205,6 +223,11 @@ void RequestFlow::Wait() {
 
 // Both at once: decode must be listening for the commit before prefill can send it.
 void RequestFlow::OpenLegs() {
+  Listen();
+  RunPrefill();
+}
+
+void RequestFlow::Listen() {
   proto::GenerateRequest request;
   request.set_reservation_id(reservation_->reservation_id());
   request.set_epoch(reservation_->epoch());
@@ -212,7 +235,6 @@ void RequestFlow::OpenLegs() {
       route_.decode, request, Remaining(), [this](proto::GenerateEvent event) { OnEvent(std::move(event)); },
       [this](const Status& status) { OnStreamEnd(status); });
   generate_->Next();
-  RunPrefill();
 }
 
 void RequestFlow::RunPrefill() {
@@ -227,6 +249,7 @@ void RequestFlow::RunPrefill() {
     run_.reset();
     if (reply.ok()) {
       env_.fleet->ReportSuccess({WorkerRole::kPrefill, route_.prefill});
+      RecordPrefill();
       return Step(FlowEvent::kPrefillDone);
     }
     StepWith(FlowEvent::kPrefillFailed,
@@ -237,9 +260,11 @@ void RequestFlow::RunPrefill() {
 void RequestFlow::Rearm() {
   run_.reset();
   if (ElsewhereMayHelp(error_)) excluded_.prefill.insert(route_.prefill);
-  const StatusOr<int> prefill = PickPrefill(env_.fleet->snapshot(), route_.decode, Shape(), excluded_.prefill);
+  const FleetSnapshot fleet = Snapshot();
+  const StatusOr<int> prefill = PickPrefill(fleet, route_.decode, Shape(), excluded_.prefill);
   if (!prefill.ok()) return StepWith(FlowEvent::kNoWorker, prefill.status());
   route_.prefill = *prefill;
+  prefill_page_tokens_ = fleet.prefill[route_.prefill].page_tokens;
   proto::RearmRequest request;
   request.set_reservation_id(reservation_->reservation_id());
   request.set_epoch(reservation_->epoch());
@@ -263,6 +288,7 @@ void RequestFlow::StartOver() {
   // Which end of a failed pair was at fault is not known: with another decode worker the old prefill gets a chance.
   excluded_.prefill.clear();
   DropLegs();
+  first_choice_.clear();
   client_->OnRestart();
   Reserve();
 }
@@ -278,6 +304,9 @@ void RequestFlow::Blame(FlowEvent event) {
 
 void RequestFlow::OnEvent(proto::GenerateEvent event) {
   event_ = std::move(event);
+  if (event_.choice() == 0) {
+    for (const proto::GeneratedToken& token : event_.tokens()) first_choice_.push_back(token.token());
+  }
   Step(event_.last() ? FlowEvent::kLast : FlowEvent::kTokens);
 }
 
@@ -315,11 +344,27 @@ void RequestFlow::Resume() {
 
 void RequestFlow::Complete() {
   env_.fleet->ReportSuccess({WorkerRole::kDecode, route_.decode});
+  if (reservation_->has_ticket()) RecordPrefill();
+  RecordDecode();
   reservation_.reset();                    // decode has dropped its lease with the last event
   if (run_ != nullptr) run_->LetFinish();  // prefill's answer may come after the last token
   DropLegs();
   client_->OnEvent(event_);
   client_->OnDone(event_);
+}
+
+void RequestFlow::RecordPrefill() {
+  env_.prefixes->Add({WorkerRole::kPrefill, route_.prefill}, prompt_.Of(prefill_page_tokens_));
+}
+
+void RequestFlow::RecordDecode() {
+  std::vector<TokenId> tokens = request_.prompt_ids;
+  tokens.insert(tokens.end(), first_choice_.begin(), first_choice_.end());
+  env_.prefixes->Add({WorkerRole::kDecode, route_.decode}, HashPages(tokens, decode_page_tokens_));
+}
+
+void RequestFlow::CountRoute(std::string_view outcome) {
+  if (!request_.canary) env_.metrics->CountRoute(outcome);
 }
 
 void RequestFlow::Fail() {

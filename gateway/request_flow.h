@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "common/ids.h"
@@ -14,6 +15,7 @@
 #include "gateway/fleet.h"
 #include "gateway/metrics.h"
 #include "gateway/options.h"
+#include "gateway/prefix_records.h"
 #include "gateway/request_lifecycle.h"
 #include "gateway/router.h"
 #include "gateway/workers.h"
@@ -51,6 +53,7 @@ struct FlowEnvironment {
   EventLoop* loop = nullptr;
   Workers* workers = nullptr;
   Fleet* fleet = nullptr;
+  PrefixRecords* prefixes = nullptr;
   GatewayMetrics* metrics = nullptr;
 };
 
@@ -76,6 +79,7 @@ class RequestFlow {
   void OnNoRoom(const proto::NoRoom& no_room);
   void Wait();
   void OpenLegs();
+  void Listen();
   void RunPrefill();
   void Rearm();
   void OnRearm(const StatusOr<proto::ReserveReply>& reply);
@@ -88,19 +92,28 @@ class RequestFlow {
   void Fail();
   void DropLegs();
   void Blame(FlowEvent event);
+  void CountRoute(std::string_view outcome);
 
   absl::Duration Remaining() const { return deadline_ - env_.loop->Now(); }
   RequestShape Shape() const;
+  FleetSnapshot Snapshot() const;
+  // What the workers have now, for requests that go on from there.
+  void RecordPrefill();
+  void RecordDecode();
   Excluded ExcludedNow() const;
 
   const FlowEnvironment env_;
   const FlowRequest request_;
   FlowClient* const client_;
+  mutable PromptHashes prompt_;        // of request_.prompt_ids
+  std::vector<TokenId> first_choice_;  // what was generated of it
   FlowState state_ = FlowState::kNew;
   absl::Time deadline_;
   absl::Time room_deadline_;
 
   Route route_;
+  int prefill_page_tokens_ = 0;
+  int decode_page_tokens_ = 0;
   std::optional<proto::ReserveReply> reservation_;
   Excluded excluded_;     // workers that have failed this request
   std::set<int> full_;    // decode workers without room, until the next wait is over

@@ -16,6 +16,8 @@ FlowStep WhileReserving(FlowEvent event, const FlowFacts& facts) {
   switch (event) {
     case E::kReserved:
       return {S::kHandingOff, A::kOpenLegs};
+    case E::kReservedLocal:
+      return {S::kHandingOff, A::kListen};
     case E::kNoRoom:
       if (facts.another_decode) return {S::kReserving, A::kReserve};
       if (facts.may_wait) return {S::kWaitingForRoom, A::kWait};
@@ -110,10 +112,12 @@ std::string_view Name(FlowState state) {
 }
 
 std::string_view Name(FlowEvent event) {
-  constexpr std::string_view kNames[kFlowEvents] = {"start",         "reserved",     "no room",      "reserve failed",
-                                                    "no worker",     "wait over",    "prefill done", "prefill failed",
-                                                    "rearmed",       "rearm failed", "tokens",       "last",
-                                                    "stream broken", "deadline",     "client left"};
+  constexpr std::string_view kNames[kFlowEvents] = {"start",      "reserved",       "reserved, local prefill",
+                                                    "no room",    "reserve failed", "no worker",
+                                                    "wait over",  "prefill done",   "prefill failed",
+                                                    "rearmed",    "rearm failed",   "tokens",
+                                                    "last",       "stream broken",  "deadline",
+                                                    "client left"};
   return kNames[static_cast<int>(event)];
 }
 

@@ -10,7 +10,7 @@ enum class FlowState {
   kNew,
   kReserving,       // asked a decode worker for pages
   kWaitingForRoom,  // all of them were full
-  kHandingOff,      // Generate is open, prefill runs
+  kHandingOff,      // Generate is open, prefill runs, or decode does its part
   kRearming,        // prefill failed: asking decode for a new ticket for the same pages
   kStreaming,       // tokens come
   kFinished,
@@ -22,6 +22,7 @@ inline constexpr int kFlowStates = 9;
 enum class FlowEvent {
   kStart,
   kReserved,
+  kReservedLocal,  // and decode does the prefill itself
   kNoRoom,
   kReserveFailed,
   kNoWorker,  // the router has nobody left
@@ -36,13 +37,14 @@ enum class FlowEvent {
   kDeadline,
   kClientLeft,
 };
-inline constexpr int kFlowEvents = 15;
+inline constexpr int kFlowEvents = 16;
 
 enum class FlowAction {
   kNone,
   kReserve,     // choose workers and ask decode for pages
   kWait,        // for room, as long as decode hinted
   kOpenLegs,    // Generate on decode, Run on prefill
+  kListen,      // Generate only
   kRearm,       // drop the prefill leg, choose another, ask for its ticket
   kRunPrefill,  // with the new ticket
   kStartOver,   // drop both legs and what came of them, release the pages, choose again

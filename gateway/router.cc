@@ -1,7 +1,9 @@
 #include "gateway/router.h"
 
 #include <algorithm>
+#include <optional>
 #include <tuple>
+#include <utility>
 
 #include "absl/strings/str_join.h"
 
@@ -22,16 +24,17 @@ double TypicalRate(const std::vector<WorkerSnapshot>& prefill) {
   return known > 0 ? sum / known : kUnknownTokensPerS;
 }
 
-double PredictedSeconds(const WorkerSnapshot& worker, const RequestShape& shape, double typical_rate) {
-  const double rate = worker.prefill_tokens_per_s > 0.0 ? worker.prefill_tokens_per_s : typical_rate;
-  return static_cast<double>(worker.queued_prompt_tokens + shape.prompt_tokens) / rate;
-}
-
 // Smaller is better.
-using DecodeRank = std::tuple<bool, bool, int64_t>;
-DecodeRank RankDecode(const WorkerSnapshot& worker, const RequestShape& shape) {
-  const bool full = worker.pages_free < PagesNeeded(shape, worker.page_tokens);
-  return {worker.suspect, full, -worker.pages_free};
+using Rank = std::tuple<bool, bool, bool, double, int64_t>;
+Rank RankPair(const FleetSnapshot& fleet, const Route& route, const RequestShape& shape) {
+  const WorkerSnapshot& decode = fleet.decode[route.decode];
+  const int64_t cached_pages = decode.page_tokens > 0 ? decode.cached_tokens / decode.page_tokens : 0;
+  const bool full = decode.pages_free < PagesNeeded(shape, decode.page_tokens) - cached_pages;
+  const double used = decode.pages_total > 0 ? 1.0 - static_cast<double>(decode.pages_free) / decode.pages_total : 0.0;
+  const ShipPrediction ship = PredictShip(fleet, route, shape);
+  const auto sent = static_cast<double>(shape.prompt_tokens - decode.cached_tokens);
+  const double seconds = ship.queue_s + ship.compute_s + sent * ship.transfer_s_per_token;
+  return {decode.suspect, full, fleet.prefill[route.prefill].suspect, seconds * (1.0 + used), -decode.pages_free};
 }
 
 bool Usable(const std::vector<WorkerSnapshot>& workers, int index, const std::set<int>& excluded) {
@@ -81,43 +84,51 @@ std::string Mismatch(const WorkerSnapshot& prefill, const WorkerSnapshot& decode
                       absl::StrJoin(differences, ", "));
 }
 
+ShipPrediction PredictShip(const FleetSnapshot& fleet, const Route& route, const RequestShape& shape) {
+  const WorkerSnapshot& prefill = fleet.prefill[route.prefill];
+  const double rate = prefill.prefill_tokens_per_s > 0.0 ? prefill.prefill_tokens_per_s : TypicalRate(fleet.prefill);
+  ShipPrediction out;
+  out.queue_s = static_cast<double>(prefill.queued_prompt_tokens) / rate;
+  out.compute_s = static_cast<double>(shape.prompt_tokens - prefill.cached_tokens) / rate;
+  if (prefill.transfer_tokens_per_s > 0.0) out.transfer_s_per_token = 1.0 / prefill.transfer_tokens_per_s;
+  return out;
+}
+
 StatusOr<int> PickPrefill(const FleetSnapshot& fleet, int decode, const RequestShape& shape,
                           const std::set<int>& excluded) {
-  const double typical_rate = TypicalRate(fleet.prefill);
-  const auto rank = [&](int i) {
-    return std::tuple(fleet.prefill[i].suspect, PredictedSeconds(fleet.prefill[i], shape, typical_rate));
-  };
-  int best = -1;
+  std::optional<std::pair<Rank, int>> best;
   std::string mismatch;
   for (int i = 0; i < static_cast<int>(fleet.prefill.size()); ++i) {
     if (!Usable(fleet.prefill, i, excluded)) continue;
     std::string difference = Mismatch(fleet.prefill[i], fleet.decode[decode]);
     if (!difference.empty()) {
       mismatch = std::move(difference);
-    } else if (best < 0 || rank(i) < rank(best)) {
-      best = i;
+      continue;
     }
+    const std::pair<Rank, int> ranked = {RankPair(fleet, {.decode = decode, .prefill = i}, shape), i};
+    if (!best || ranked < *best) best = ranked;
   }
-  if (best >= 0) return best;
+  if (best) return best->second;
   if (!mismatch.empty()) return absl::FailedPreconditionError(mismatch);
   return absl::UnavailableError(WhyNone("prefill", fleet.prefill, excluded));
 }
 
-// Life of a request, step 2: choose decode by the pages it has free, then prefill by when it would be done.
+// Life of a request, step 2: of all pairs of workers that fit each other, the one that would be done first.
 StatusOr<Route> Pick(const FleetSnapshot& fleet, const RequestShape& shape, const Excluded& excluded) {
-  std::vector<int> candidates;
-  for (int i = 0; i < static_cast<int>(fleet.decode.size()); ++i) {
-    if (Usable(fleet.decode, i, excluded.decode)) candidates.push_back(i);
-  }
-  std::stable_sort(candidates.begin(), candidates.end(), [&](int a, int b) {
-    return RankDecode(fleet.decode[a], shape) < RankDecode(fleet.decode[b], shape);
-  });
+  std::optional<std::pair<Rank, Route>> best;
   Status why_not = absl::UnavailableError(WhyNone("decode", fleet.decode, excluded.decode));
-  for (const int decode : candidates) {
+  for (int decode = 0; decode < static_cast<int>(fleet.decode.size()); ++decode) {
+    if (!Usable(fleet.decode, decode, excluded.decode)) continue;
     const StatusOr<int> prefill = PickPrefill(fleet, decode, shape, excluded.prefill);
-    if (prefill.ok()) return Route{.decode = decode, .prefill = *prefill};
-    why_not = prefill.status();
+    if (!prefill.ok()) {
+      why_not = prefill.status();
+      continue;
+    }
+    const Route route = {.decode = decode, .prefill = *prefill};
+    const Rank rank = RankPair(fleet, route, shape);
+    if (!best || rank < best->first) best = {rank, route};
   }
+  if (best) return best->second;
   return why_not;
 }
 

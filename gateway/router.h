@@ -25,8 +25,11 @@ struct WorkerSnapshot {
   int64_t pages_total = 0;  // decode
   int64_t pages_free = 0;   // decode; less what was promised to requests since its last report
 
-  int64_t queued_prompt_tokens = 0;   // prefill; with what was sent to it since its last report
-  double prefill_tokens_per_s = 0.0;  // prefill; 0: not known yet
+  int64_t queued_prompt_tokens = 0;    // prefill; with what was sent to it since its last report
+  double prefill_tokens_per_s = 0.0;   // prefill; 0: not known yet
+  double transfer_tokens_per_s = 0.0;  // prefill; whose handoff takes so long after the last one is computed; likewise
+
+  int64_t cached_tokens = 0;  // of the request at hand, as far as is known (prefix_records.h)
 };
 
 struct FleetSnapshot {
@@ -57,6 +60,16 @@ int64_t PagesNeeded(const RequestShape& shape, int64_t page_tokens);
 // Empty where KV of `prefill` can go to `decode`; otherwise what differs, with both values.
 std::string Mismatch(const WorkerSnapshot& prefill, const WorkerSnapshot& decode);
 
+// How long it would take until the KV of the request is with decode.
+struct ShipPrediction {
+  double queue_s = 0.0;               // of prompts before it
+  double compute_s = 0.0;             // of what prefill has not cached
+  double transfer_s_per_token = 0.0;  // that decode has not; 0: not known
+};
+ShipPrediction PredictShip(const FleetSnapshot& fleet, const Route& route, const RequestShape& shape);
+
+// The pair that is predicted to be done first, the time being stretched by the share of its pages that decode has given
+// away: so a cached prefix draws requests, and the more there are on a worker the less it does.
 // Unavailable where a role has no usable worker left, FailedPrecondition where there are some but none fit each other;
 // both say why.
 StatusOr<Route> Pick(const FleetSnapshot& fleet, const RequestShape& shape, const Excluded& excluded);

@@ -75,6 +75,8 @@ class GrpcService final : public Service, public proto::Prefill::CallbackService
     reply->set_requests_active(static_cast<uint32_t>(load.requests));
     reply->set_queued_prompt_tokens(static_cast<uint64_t>(load.queued_tokens));
     reply->set_prefill_tokens_per_s(load.tokens_per_s);
+    reply->set_transfer_tokens_per_s(load.transfer_tokens_per_s);
+    reply->set_kv_pages_cached(static_cast<uint32_t>(load.pages_cached));
     reply->set_draining(load.draining);
     if (load.draining) reply->set_not_ready_reason("prefill is draining");
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();

@@ -178,6 +178,7 @@ void Worker::OnTransferEnded(PromptId id, const TransferReport& report) {
   if (!report.status.ok()) return Answer(prompt, report.status);
   prompt.times.set_transfer_us(absl::ToInt64Microseconds(report.handoff));
   metrics_->transfer_seconds.Observe(absl::ToDoubleSeconds(report.handoff));
+  CountHandedOver(prompt.tokens() - prompt.ticket.kv_from_token(), report.handoff);
   proto::PrefillReply reply;
   *reply.mutable_times() = prompt.times;
   reply.set_kv_bytes(report.kv_bytes);
@@ -336,6 +337,13 @@ void Worker::CountComputed(int64_t tokens, absl::Duration took) {
   load_.queued_tokens -= tokens;
   if (recent_seconds_ > 0) load_.tokens_per_s = recent_tokens_ / recent_seconds_;
   sender_->SetTokensPerSecond(load_.tokens_per_s);
+}
+
+void Worker::CountHandedOver(int64_t tokens, absl::Duration took) {
+  handed_over_tokens_ = handed_over_tokens_ / 2 + static_cast<double>(tokens);
+  handed_over_seconds_ = handed_over_seconds_ / 2 + absl::ToDoubleSeconds(took);
+  absl::MutexLock lock(&mutex_);
+  if (handed_over_seconds_ > 0) load_.transfer_tokens_per_s = handed_over_tokens_ / handed_over_seconds_;
 }
 
 void Worker::Publish() {

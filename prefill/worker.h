@@ -74,6 +74,7 @@ class Worker {
     int pages_free = 0;
     int pages_cached = 0;
     double tokens_per_s = 0;
+    double transfer_tokens_per_s = 0;  // handed over, once the last of them was computed; 0: not known
     bool draining = false;
   };
   Load load() const;
@@ -131,6 +132,7 @@ class Worker {
   void GiveUp(Prompt& prompt, Status why);
   void Answer(Prompt& prompt, const StatusOr<proto::PrefillReply>& reply);
   void CountComputed(int64_t tokens, absl::Duration took);
+  void CountHandedOver(int64_t tokens, absl::Duration took);
   void Publish();
   bool Apply(Prompt& prompt, PromptEvent event);
 
@@ -154,6 +156,8 @@ class Worker {
   std::map<PromptId, std::unique_ptr<Prompt>> prompts_;
   double recent_tokens_ = 0;  // decayed sums: their quotient is the rate
   double recent_seconds_ = 0;
+  double handed_over_tokens_ = 0;  // likewise, with each halved at every next one
+  double handed_over_seconds_ = 0;
   bool stopping_ = false;
 };
 

@@ -156,7 +156,7 @@ proto::WorkerStatus DecodeClient::GetStatus() {
 bool DecodeClient::AllPagesComeBack() {
   for (const absl::Time give_up = absl::Now() + absl::Seconds(10); absl::Now() < give_up;) {
     const proto::WorkerStatus status = GetStatus();
-    if (status.kv_pages_free() == status.kv_pages_total()) return true;
+    if (status.kv_pages_free() + status.kv_pages_cached() == status.kv_pages_total()) return true;
     absl::SleepFor(absl::Milliseconds(10));
   }
   return false;

@@ -180,16 +180,21 @@ void Sender::OnClosed(ConnectionId, const Status&) {
 
 // --- WorkerFixture ---
 
-WorkerFixture::WorkerFixture() {
+WorkerFixture::WorkerFixture(int prefix_cache_pages, int64_t local_prefill_tokens) {
   pool_ = *KvPool::Create({.layout = kToyLayout, .page_tokens = kToyPageTokens, .pages = kPages});
   staging_ = *Staging::Create(kConnections * kCreditBytes);
   WorkerOptions options{.scheduler = {.batch_sequences_max = 4, .admitted_max = 16},
                         .reservations = {.lease = absl::Seconds(10),
                                          .queue_wait_max = absl::Seconds(60),
                                          .reservations_max = 64,
+                                         .prefix_cache_pages = prefix_cache_pages,
+                                         .prefix_cache_keep = absl::Minutes(5),
                                          .id_key = 3},
                         .mailbox_messages_max = 32,
                         .stream_tokens_max = 8,
+                        .local_prefill_tokens_max = local_prefill_tokens,
+                        .local_prefill_chunk_tokens = 4,
+                        .prefill_tokens_per_s_guess = 100,
                         .store = KvCodec::kBf16,
                         .wire = {KvCodec::kBf16, KvCodec::kF32},
                         .connections_max = kConnections,
@@ -211,19 +216,21 @@ WorkerFixture::~WorkerFixture() = default;
 StatusOr<absl::Span<const float>> WorkerFixture::Forward(const Batch& batch, KvPool& pool) {
   logits_.clear();
   for (const SequenceChunk& chunk : batch.sequences) {
-    EXPECT_EQ(chunk.tokens.size(), 1u);
-    if (chunk.tokens[0] == poison_token_ && !forward_fails_.ok()) return forward_fails_;
+    const bool poisoned = std::find(chunk.tokens.begin(), chunk.tokens.end(), poison_token_) != chunk.tokens.end();
+    if (poisoned && !forward_fails_.ok()) return forward_fails_;
     std::vector<TokenId> tokens;
-    for (int64_t position = 0; position <= chunk.start_position; ++position) {
+    const int64_t end = chunk.start_position + static_cast<int64_t>(chunk.tokens.size());
+    for (int64_t position = 0; position < end; ++position) {
       const PageIndex page = chunk.pages[static_cast<size_t>(position / kToyPageTokens)];
       const size_t slot = static_cast<size_t>(position % kToyPageTokens) * kToyLayout.kv_heads;
       for (int layer = 0; layer < kToyLayout.layers; ++layer) {
         for (size_t row = slot; row < slot + kToyLayout.kv_heads; ++row) {
           std::byte* const k = pool.Plane(page, layer, 0).codes + row * kRowBytes;
           std::byte* const v = pool.Plane(page, layer, 1).codes + row * kRowBytes;
-          if (position == chunk.start_position) {
-            WriteRow(k, {chunk.tokens[0], static_cast<int32_t>(position), layer, 0});
-            WriteRow(v, {chunk.tokens[0], static_cast<int32_t>(position), layer, 1});
+          if (position >= chunk.start_position) {
+            const TokenId token = chunk.tokens[static_cast<size_t>(position - chunk.start_position)];
+            WriteRow(k, {token, static_cast<int32_t>(position), layer, 0});
+            WriteRow(v, {token, static_cast<int32_t>(position), layer, 1});
           }
           const ToyRow key = ReadRow(k);
           const ToyRow value = ReadRow(v);
@@ -237,9 +244,10 @@ StatusOr<absl::Span<const float>> WorkerFixture::Forward(const Batch& batch, KvP
         }
       }
     }
+    if (chunk.logits == LogitsFor::kNone) continue;
     const std::vector<float> logits = ToyLogits(tokens);
     logits_.insert(logits_.end(), logits.begin(), logits.end());
-    if (chunk.tokens[0] == poison_token_ && poison_with_nan_) {
+    if (poisoned && poison_with_nan_) {
       logits_.back() = std::numeric_limits<float>::quiet_NaN();
     }
   }
@@ -269,6 +277,8 @@ StatusOr<proto::ReserveReply> WorkerFixture::TryReserve(const std::vector<TokenI
   proto::ReserveRequest request;
   request.set_request_id(++requests_);
   request.set_prompt_tokens(static_cast<uint32_t>(prompt.size()));
+  *request.mutable_prompt_ids() = {prompt.begin(), prompt.end()};
+  if (ship_) *request.mutable_ship() = *ship_;
   *request.mutable_sampling() = ToProto(sampling);
   request.set_deadline_unix_ms(absl::ToUnixMillis(clock_.Now() + time));
   StatusOr<proto::ReserveReply> reply = absl::InternalError("not answered");
@@ -281,6 +291,17 @@ WorkerFixture::Held WorkerFixture::Reserve(std::vector<TokenId> prompt, Sampling
   const auto reply = TryReserve(prompt, sampling);
   SLUICE_CHECK(reply.ok() && reply->has_ticket());
   Held held{.prompt = std::move(prompt), .sampling = std::move(sampling), .ticket = *Open(reply->ticket(), key_)};
+  held.tokens.resize(static_cast<size_t>(held.sampling.n));
+  if (read) Attach(held);
+  return held;
+}
+
+WorkerFixture::Held WorkerFixture::ReserveLocal(std::vector<TokenId> prompt, SamplingParams sampling, bool read) {
+  const auto reply = TryReserve(prompt, sampling);
+  SLUICE_CHECK(reply.ok() && reply->local());
+  Held held{.prompt = std::move(prompt), .sampling = std::move(sampling)};
+  held.ticket.set_reservation_id(reply->reservation_id());
+  held.ticket.set_decode_epoch(reply->epoch());
   held.tokens.resize(static_cast<size_t>(held.sampling.n));
   if (read) Attach(held);
   return held;
@@ -375,7 +396,8 @@ void WorkerFixture::SendKv(Sender& sender, const Held& held, int layer, int firs
 
 void WorkerFixture::SendAllKv(Sender& sender, const Held& held) {
   for (int layer = 0; layer < kToyLayout.layers; ++layer) {
-    SendKv(sender, held, layer, 0, static_cast<int>(held.prompt.size()));
+    const int from = static_cast<int>(held.ticket.kv_from_token());
+    SendKv(sender, held, layer, from, static_cast<int>(held.prompt.size()) - from);
   }
 }
 
@@ -394,7 +416,8 @@ std::string WorkerFixture::Record(const Held& held) const {
     *choice.add_unsent() = first;
     any_goes_on |= !generation.finished();
   }
-  record.set_kv_tokens(any_goes_on ? static_cast<uint32_t>(held.prompt.size()) : 0);
+  record.set_kv_from_token(held.ticket.kv_from_token());
+  record.set_kv_tokens(any_goes_on ? static_cast<uint32_t>(held.prompt.size()) : held.ticket.kv_from_token());
   record.mutable_usage()->set_prompt_tokens(static_cast<uint32_t>(held.prompt.size()));
   record.mutable_usage()->set_completion_tokens(static_cast<uint32_t>(held.sampling.n));
   return record.SerializeAsString();
@@ -436,7 +459,7 @@ void WorkerFixture::ExpectAnswered(const Held& held) {
 
 void WorkerFixture::ExpectNothingHeld() {
   Turns(1);
-  EXPECT_EQ(pool_->pages_free(), pool_->pages_total());
+  EXPECT_EQ(pool_->pages_free() + pool_->pages_cached(), pool_->pages_total());
   EXPECT_EQ(pool_->pages_quarantined(), 0);
   EXPECT_EQ(staging_->bytes_free(), staging_->bytes_total());
   EXPECT_EQ(metrics_.reservations.Value(), 0);

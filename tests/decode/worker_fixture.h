@@ -78,7 +78,7 @@ class WorkerFixture : public testing::Test {
   static constexpr int kConnections = 8;
   static constexpr size_t kCreditBytes = 64 << 10;
 
-  WorkerFixture();
+  explicit WorkerFixture(int prefix_cache_pages = 0, int64_t local_prefill_tokens = 0);
   ~WorkerFixture() override;
 
   // A request as the gateway sees it.
@@ -99,6 +99,8 @@ class WorkerFixture : public testing::Test {
   StatusOr<proto::ReserveReply> TryReserve(const std::vector<TokenId>& prompt, const SamplingParams& sampling,
                                            absl::Duration time = absl::Minutes(10));
   Held Reserve(std::vector<TokenId> prompt, SamplingParams sampling, bool read = true);
+  // One that decode is to compute itself.
+  Held ReserveLocal(std::vector<TokenId> prompt, SamplingParams sampling, bool read = true);
   void Attach(Held& held);
   StatusOr<proto::Ticket> Rearm(const Held& held);
   void Release(const Held& held);
@@ -127,7 +129,8 @@ class WorkerFixture : public testing::Test {
   void ExpectNothingHeld();
   int Free() const { return pool_->pages_free(); }
 
-  KvCodec wire_ = KvCodec::kBf16;  // of what SendKv sends
+  KvCodec wire_ = KvCodec::kBf16;        // of what SendKv sends
+  std::optional<proto::ShipTime> ship_;  // of what is reserved
   proto::KvLayout layout_proto_ = ToProto(kToyLayout);
   ManualClock clock_;
   DecodeMetrics metrics_;

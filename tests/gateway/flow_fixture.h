@@ -48,13 +48,18 @@ class FlowFixture : public testing::Test {
     loop.Settle();
   }
   FlowEnvironment Environment() {
-    return {.options = &options, .loop = &loop, .workers = workers.get(), .fleet = fleet.get(), .metrics = &metrics};
+    return {.options = &options,
+            .loop = &loop,
+            .workers = workers.get(),
+            .fleet = fleet.get(),
+            .prefixes = &prefixes,
+            .metrics = &metrics};
   }
 
   void StartFlow() {
     FlowRequest request;
     request.id = 7;
-    request.prompt_ids = {1, 2, 3};
+    request.prompt_ids = prompt;
     request.timeout = absl::Seconds(60);
     request.room_wait = absl::Seconds(5);
     flow = std::make_unique<RequestFlow>(Environment(), std::move(request), &client);
@@ -84,8 +89,10 @@ class FlowFixture : public testing::Test {
   }
   void GrantReservation(uint64_t reservation) { workers->reserves.back()->Answer(Ticket(reservation)); }
 
+  std::vector<TokenId> prompt = {1, 2, 3};
   GatewayOptions options;
   GatewayMetrics metrics;
+  PrefixRecords prefixes{100};
   ManualLoop loop;
   std::unique_ptr<ScriptedWorkers> workers;
   std::unique_ptr<Fleet> fleet;

@@ -33,6 +33,58 @@ TEST_F(RequestFlowTest, TokensReachTheClientAndTheLastEndsIt) {
   EXPECT_THAT(workers->released, IsEmpty());
 }
 
+TEST_F(RequestFlowTest, ALocalPrefillNeedsNoPrefillLeg) {
+  SetUpFleet(1, 1);
+  StartFlow();
+  const proto::ReserveRequest& request = workers->reserves[0]->request;
+  EXPECT_THAT(request.prompt_ids(), ElementsAre(1, 2, 3));
+  EXPECT_GT(request.ship().compute_seconds(), 0);
+  proto::ReserveReply local;
+  local.set_local(true);
+  local.set_reservation_id(5);
+  local.set_epoch(1000);
+  workers->reserves[0]->Answer(local);
+  EXPECT_EQ(workers->streams[0]->request.reservation_id(), 5u);
+  EXPECT_TRUE(workers->runs.empty());
+  EXPECT_THAT(metrics.metrics().Text(), HasSubstr("sluice_gateway_route_decisions_total{outcome=\"local\"} 1"));
+  workers->streams[0]->Event(Tokens("a", true));
+  EXPECT_TRUE(client.done);
+}
+
+TEST_F(RequestFlowTest, ALocalPrefillIsReleasedAndStartedOverLikeAnyOther) {
+  SetUpFleet(1, 2);
+  StartFlow();
+  proto::ReserveReply local;
+  local.set_local(true);
+  local.set_reservation_id(5);
+  local.set_epoch(1000);
+  workers->reserves[0]->Answer(local);
+  workers->streams[0]->End(absl::UnavailableError("gone"));
+  ASSERT_EQ(workers->reserves.size(), 2u);
+  workers->reserves[1]->Answer(local);
+  flow.reset();
+  EXPECT_TRUE(workers->streams[1]->cancelled);
+  EXPECT_THAT(workers->released, ElementsAre(Pair(0, 5u), Pair(1, 5u)));
+}
+
+TEST_F(RequestFlowTest, WhoServedAPromptIsRememberedForTheNextTurn) {
+  SetUpFleet(2, 2);
+  prompt.clear();
+  for (int i = 0; i < 40; ++i) prompt.push_back(i);
+  StartFlow();
+  GrantReservation(5);
+  ASSERT_EQ(workers->runs[0]->worker, 0);
+  proto::GenerateEvent event = Tokens("a", true);
+  for (int i = 0; i < 20; ++i) event.add_tokens()->set_token(200 + i);
+  workers->streams[0]->Event(event);
+  ASSERT_TRUE(client.done);
+  const PageHashes hashes = HashPages(prompt, 16);
+  EXPECT_EQ(prefixes.KnownPages({WorkerRole::kPrefill, 0}, hashes), 2);
+  EXPECT_EQ(prefixes.KnownPages({WorkerRole::kPrefill, 1}, hashes), 0);
+  EXPECT_EQ(prefixes.KnownPages({WorkerRole::kDecode, workers->reserves[0]->worker}, hashes), 2);
+  EXPECT_EQ(prefixes.size(), 3u) << "and decode has the answer";
+}
+
 TEST_F(RequestFlowTest, GenerateIsOpenBeforePrefillRuns) {
   SetUpFleet(1, 1);
   StartFlow();

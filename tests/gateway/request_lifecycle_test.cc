@@ -29,6 +29,7 @@ struct Edge {
 const Edge kEdges[] = {
     {S::kNew, E::kStart, kNothing, S::kReserving, A::kReserve},
     {S::kReserving, E::kReserved, kNothing, S::kHandingOff, A::kOpenLegs},
+    {S::kReserving, E::kReservedLocal, kNothing, S::kHandingOff, A::kListen},
     {S::kReserving, E::kNoRoom, kAnother, S::kReserving, A::kReserve},
     {S::kReserving, E::kNoRoom, kWait, S::kWaitingForRoom, A::kWait},
     {S::kReserving, E::kNoRoom, kNothing, S::kFailed, A::kFail},

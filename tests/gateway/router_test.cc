@@ -72,6 +72,53 @@ TEST(Router, PrefersWhoHasNotFailedLately) {
   EXPECT_EQ(Pick(fleet, kShape, {})->decode, 0);
 }
 
+TEST(Router, ACachedPrefixCountsAsComputed) {
+  FleetSnapshot fleet{{Prefill(0, 100), Prefill(40, 100)}, {Decode(50)}};
+  fleet.prefill[1].cached_tokens = 48;
+  EXPECT_EQ(Pick(fleet, kShape, {})->prefill, 1);  // 40 + 52 against 100
+  fleet.prefill[1].queued_prompt_tokens = 60;
+  EXPECT_EQ(Pick(fleet, kShape, {})->prefill, 0);
+}
+
+TEST(Router, ADecodeThatHasThePrefixSavesItsTransfer) {
+  FleetSnapshot fleet{{Prefill(0, 100)}, {Decode(500), Decode(500)}};
+  fleet.decode[1].cached_tokens = 80;
+  fleet.decode[0].pages_free = 501;
+  EXPECT_EQ(Pick(fleet, kShape, {})->decode, 0);  // nothing is known of the transfer's rate
+  fleet.prefill[0].transfer_tokens_per_s = 200;
+  EXPECT_EQ(Pick(fleet, kShape, {})->decode, 1);
+}
+
+TEST(Router, TheFullerADecodeIsTheLessItsPrefixDraws) {
+  // 1 s of computing and 0.5 s of transfer, of which the prefix saves 0.4 s.
+  struct Case {
+    int64_t pages_free;
+    int decode;
+  };
+  for (const Case c : {Case{1000, 1}, Case{800, 1}, Case{650, 1}, Case{600, 0}, Case{300, 0}}) {
+    FleetSnapshot fleet{{Prefill(0, 100)}, {Decode(1000), Decode(c.pages_free)}};
+    fleet.prefill[0].transfer_tokens_per_s = 200;
+    fleet.decode[1].cached_tokens = 80;
+    EXPECT_EQ(Pick(fleet, kShape, {})->decode, c.decode) << c.pages_free;
+  }
+}
+
+TEST(Router, PagesThatAreSharedNeedNoRoom) {
+  FleetSnapshot fleet{{Prefill(0, 100)}, {Decode(6), Decode(7)}};  // the request needs eight
+  fleet.decode[0].cached_tokens = 32;
+  EXPECT_EQ(Pick(fleet, kShape, {})->decode, 0);
+}
+
+TEST(Router, PredictsWhatShippingTakes) {
+  FleetSnapshot fleet{{Prefill(300, 100)}, {Decode(50)}};
+  fleet.prefill[0].cached_tokens = 20;
+  fleet.prefill[0].transfer_tokens_per_s = 400;
+  const ShipPrediction ship = PredictShip(fleet, {}, kShape);
+  EXPECT_DOUBLE_EQ(ship.queue_s, 3.0);
+  EXPECT_DOUBLE_EQ(ship.compute_s, 0.8);
+  EXPECT_DOUBLE_EQ(ship.transfer_s_per_token, 0.0025);
+}
+
 TEST(Router, AFullDecodeIsStillAskedWhenAllAreFull) {
   const FleetSnapshot fleet{{Prefill(0, 100)}, {Decode(1), Decode(2)}};
   EXPECT_EQ(Pick(fleet, kShape, {})->decode, 1);

@@ -449,6 +449,14 @@ TEST_F(WorkerTest, LoadSaysWhatWaitsAndHowFastItGoes) {
   EXPECT_EQ(worker_->load().queued_tokens, 15);
   EXPECT_NEAR(worker_->load().tokens_per_s, 100, 1);  // 10 tokens in 100 ms
   EXPECT_EQ(worker_->load().pages_free, kPages - 7);
+  EXPECT_EQ(worker_->load().transfer_tokens_per_s, 0);
+  decode_answers = false;
+  Turn();
+  Turn();
+  clock_.Advance(absl::Milliseconds(50));
+  AnswerCommit(transport_.sends.back());
+  Run();
+  EXPECT_NEAR(worker_->load().transfer_tokens_per_s, 25 / 0.05, 1);
 }
 
 // --- prompts that begin alike ---

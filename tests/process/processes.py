@@ -108,7 +108,7 @@ class Service:
     """Gateway, prefill and decode processes, each started by hand so that a test can kill one of them."""
 
     def __init__(self, model, prefill=1, decode=1, worker_flags=(), prefill_flags=(), decode_flags=(), gateway_flags=(),
-                 places=None):
+                 places=None, local_prefill_tokens=0):
         self.folder = tempfile.TemporaryDirectory(prefix="sluice-test.")
         self.env = {"SLUICE_CLUSTER_KEY": "11" * 32}
         self.model = str(model)
@@ -116,7 +116,9 @@ class Service:
         self.places = {"prefill": Place(), "decode": Place(), **(places or {})}
         # Answers are compared with those of one process: the wire must not take what a busy machine makes of its link.
         wire = [] if "--kv-wire" in [*worker_flags, *prefill_flags] else ["--kv-wire", "store"]
-        self.flags = {"prefill": [*wire, *prefill_flags], "decode": list(decode_flags)}
+        # Unless a test asks for it decode computes no prompts: tests of the handoff use short ones.
+        self.flags = {"prefill": [*wire, *prefill_flags],
+                      "decode": ["--local-prefill-tokens", str(local_prefill_tokens), *decode_flags]}
         self.decode = [self._spawn("decode", i) for i in range(decode)]
         self.prefill = [self._spawn("prefill", i) for i in range(prefill)]
         for worker in self.decode + self.prefill:
