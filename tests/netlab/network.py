@@ -17,7 +17,7 @@ import subprocess
 import threading
 import time
 
-from processes import Place
+from processes import Place, eventually
 
 CLONE_NEWNET = 0x40000000
 TUNSETIFF = 0x400454CA
@@ -93,6 +93,11 @@ class Namespace:
         self.run("ip", "address", "add", address + "/24", "dev", interface)
         self.run("ip", "link", "set", interface, "up")
 
+    def is_running(self, interface):
+        shown = subprocess.run(["nsenter", "--net=" + self.path, "--", "ip", "-brief", "link", "show", interface],
+                               check=True, capture_output=True, text=True)
+        return "LOWER_UP" in shown.stdout and " UP " in shown.stdout
+
     def tun(self, name, mtu):
         """The other end of an interface: what the kernel sends comes out of the descriptor, what is written is received."""
         with self.entered():
@@ -125,6 +130,8 @@ class Lab:
                                self.of["decode"].path)
         for role, address in KV_ADDRESS.items():
             self.of[role].address(KV, address)
+        # The kernel says a moment later that it runs, and until then UCX finds no device.
+        eventually(lambda: all(namespace.is_running(KV) for namespace in self.of.values()), 10, "the link is up")
         if bytes_per_s:
             self.shape(bytes_per_s)
 
