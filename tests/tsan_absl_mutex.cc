@@ -22,6 +22,13 @@ Method TheLibrarys(const char* mangled_name) { return reinterpret_cast<Method>(d
 
 constexpr useconds_t kLookAgainUs = 200;
 
+// The library's search for deadlocks keeps a graph of its own for mutexes that are held together, which the sanitizer
+// reports too. The sanitizer searches itself.
+[[maybe_unused]] const bool no_search = [] {
+  SetMutexDeadlockDetectionMode(OnDeadlockCycle::kIgnore);
+  return true;
+}();
+
 }  // namespace
 
 void Mutex::Lock() {
