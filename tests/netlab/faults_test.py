@@ -114,19 +114,18 @@ def test_traffic_resumes_after_a_link_was_down_for_3_s(cable, lab, joined, refer
     joined.await_all_pages_free()
 
 
-def test_a_decode_that_sleeps_for_two_leases_says_nothing_wrong(cable, lab_service, real_model, reference):
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.9])
+def test_a_decode_that_sleeps_for_two_leases_says_nothing_wrong(cable, lab_service, real_model, reference, share):
     running = lab_service(real_model, worker_flags=FLAGS, prefill_flags=WIRE, decode_flags=["--lease", "1500ms"])
-    for share in (0.0, 0.3, 0.9):
-        with asked(running, reference) as answer:
-            before = cable.bytes
-            eventually(lambda: cable.bytes - before >= share * KV_BYTES or answer.done(), 60, "KV is on its way")
-            running.decode[0].popen.send_signal(signal.SIGSTOP)
-            time.sleep(3)
-            running.decode[0].popen.send_signal(signal.SIGCONT)
-        is_right(answer.result(), reference)
-        running.await_ready(30)
-        running.await_all_pages_free()
+    with asked(running, reference) as answer:
+        before = cable.bytes
+        eventually(lambda: cable.bytes - before >= share * KV_BYTES or answer.done(), 60, "KV is on its way")
+        running.decode[0].popen.send_signal(signal.SIGSTOP)
+        time.sleep(3)
+        running.decode[0].popen.send_signal(signal.SIGCONT)
+    is_right(answer.result(), reference)
     eventually(lambda: is_right(ask(running, reference), reference), 30, "served again")
+    running.await_all_pages_free()
 
 
 def test_16_decodes_that_start_at_once_all_get_their_first_handoff(cable, lab_service, tiny_model):
