@@ -131,11 +131,12 @@ def test_a_decode_that_sleeps_for_two_leases_says_nothing_wrong(cable, lab_servi
 def test_16_decodes_that_start_at_once_all_get_their_first_handoff(cable, lab_service, tiny_model):
     running = lab_service(tiny_model, decode=16, worker_flags=["--threads", "1", "--kv-memory", "4MiB", *STORE],
                           prefill_flags=WIRE)
-    ids = list(range(3, 90))
-    expected = complete_locally(tiny_model, ids, 4, "--ignore-eos", *STORE)["text"]
+    prompts = [list(range(3 + i, 90 + i)) for i in range(64)]  # nothing in common that would draw them to one decode
     with concurrent.futures.ThreadPoolExecutor(32) as pool:
-        answers = list(pool.map(lambda _: running.completion(prompt=ids, max_tokens=4, ignore_eos=True), range(64)))
+        answers = list(pool.map(lambda ids: running.completion(prompt=ids, max_tokens=4, ignore_eos=True), prompts))
     assert [a.status_code for a in answers] == [200] * 64
-    assert {a.json()["choices"][0]["text"] for a in answers} == {expected}
+    for ids, answer in list(zip(prompts, answers))[::8]:
+        expected = complete_locally(tiny_model, ids, 4, "--ignore-eos", *STORE)["text"]
+        assert answer.json()["choices"][0]["text"] == expected
     assert all(d.metrics()["sluice_decode_commits_total"] > 0 for d in running.decode)
     running.await_all_pages_free()
