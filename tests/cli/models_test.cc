@@ -1,8 +1,11 @@
 // `sluice models show` on tiny models.
+#include <unistd.h>
+
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -59,7 +62,10 @@ TEST(ModelsShow, SaysWhatADeepSeekKeepsAndHowManyExpertsItHas) {
 // A folder that the test removes.
 class ModelsSynth : public testing::Test {
  protected:
-  ModelsSynth() : folder_(testing::TempDir() + "/synth") { std::filesystem::remove_all(folder_); }
+  // Of its own: tests run side by side.
+  ModelsSynth() : folder_(absl::StrCat(testing::TempDir(), "synth.", getpid())) {
+    std::filesystem::remove_all(folder_);
+  }
   ~ModelsSynth() override { std::filesystem::remove_all(folder_); }
 
   CommandLineResult Synth(const std::string& out, std::vector<std::string> more = {}) {
