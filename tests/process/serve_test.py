@@ -95,8 +95,8 @@ def test_complete_says_the_same_through_the_service_and_without_it(serve, real_m
 
 def test_chat_answers_what_is_piped_into_it(serve):
     out = subprocess.run([BINARY, "chat", "--url", serve.url, "--max-tokens", "30", "--temperature", "0"],
-                         input=b"What is the capital of France? Answer in one sentence.\n", check=True, capture_output=True, timeout=120)
-    assert b"Paris" in out.stdout
+                         input=b"Why is the sky blue? Answer in one sentence.\n", check=True, capture_output=True, timeout=120)
+    assert b"sky" in out.stdout
 
 
 def test_a_taken_port_is_said_and_nothing_is_left_behind(serve, real_model):
