@@ -145,10 +145,11 @@ def test_content_in_parts_is_the_same_text(real_service):
     assert prompt_tokens(real_service, parts) == prompt_tokens(real_service, QUESTION)
 
 
-def test_cached_tokens_are_zero_without_a_prefix_cache(client, model_name):
-    for _ in range(2):
-        usage = client.chat.completions.create(model=model_name, messages=QUESTION, max_tokens=2).usage
-        assert usage.prompt_tokens_details.cached_tokens == 0
+def test_cached_tokens_of_a_repeated_chat_are_whole_pages(client, model_name):
+    usages = [client.chat.completions.create(model=model_name, messages=QUESTION, max_tokens=2).usage for _ in range(3)]
+    for usage in usages[1:]:
+        cached = usage.prompt_tokens_details.cached_tokens
+        assert cached == (usage.prompt_tokens - 1) // 16 * 16
 
 
 def test_server_sent_events_are_well_formed(real_service):
