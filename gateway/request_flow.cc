@@ -278,6 +278,8 @@ void RequestFlow::OnRearm(const StatusOr<proto::ReserveReply>& reply) {
     reservation_ = *reply;
     return Step(FlowEvent::kRearmed);
   }
+  // It runs already: the commit had arrived, and only prefill's answer was lost. Its tokens are on their way.
+  if (absl::IsFailedPrecondition(reply.status())) return Step(FlowEvent::kOvertaken);
   Status error = reply.ok() ? absl::AbortedError("decode gave no new ticket") : reply.status();
   if (absl::IsDeadlineExceeded(error)) error = absl::UnavailableError("decode did not answer a rearm in time");
   StepWith(FlowEvent::kRearmFailed, std::move(error));

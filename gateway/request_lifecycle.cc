@@ -52,6 +52,8 @@ FlowStep WhileRearming(FlowEvent event, const FlowFacts& facts) {
       return {S::kHandingOff, A::kRunPrefill};
     case E::kRearmFailed:
       return StartOverOrFail(facts);
+    case E::kOvertaken:
+      return {S::kHandingOff, A::kNone};
     case E::kNoWorker:
       return {S::kFailed, A::kFail};
     // The commit had arrived after all: only the answer of the prefill worker was lost.
@@ -112,12 +114,10 @@ std::string_view Name(FlowState state) {
 }
 
 std::string_view Name(FlowEvent event) {
-  constexpr std::string_view kNames[kFlowEvents] = {"start",      "reserved",       "reserved, local prefill",
-                                                    "no room",    "reserve failed", "no worker",
-                                                    "wait over",  "prefill done",   "prefill failed",
-                                                    "rearmed",    "rearm failed",   "tokens",
-                                                    "last",       "stream broken",  "deadline",
-                                                    "client left"};
+  constexpr std::string_view kNames[kFlowEvents] = {
+      "start",     "reserved",     "reserved, local prefill", "no room",  "reserve failed", "no worker",
+      "wait over", "prefill done", "prefill failed",          "rearmed",  "rearm failed",   "overtaken",
+      "tokens",    "last",         "stream broken",           "deadline", "client left"};
   return kNames[static_cast<int>(event)];
 }
 

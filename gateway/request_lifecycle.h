@@ -31,13 +31,14 @@ enum class FlowEvent {
   kPrefillFailed,
   kRearmed,
   kRearmFailed,
+  kOvertaken,  // no new ticket, since the handoff had arrived after all
   kTokens,
   kLast,          // tokens, and there are no more
   kStreamBroken,  // decode has failed, or lost the reservation
   kDeadline,
   kClientLeft,
 };
-inline constexpr int kFlowEvents = 16;
+inline constexpr int kFlowEvents = 17;
 
 enum class FlowAction {
   kNone,

@@ -198,6 +198,20 @@ TEST_F(RequestFlowTest, APrefillThatDiesGivesItsReservationToAnother) {
   EXPECT_THAT(workers->released, IsEmpty());
 }
 
+TEST_F(RequestFlowTest, ARearmThatComesAfterTheCommitWaitsForItsTokens) {
+  SetUpFleet(2, 1);
+  StartFlow();
+  GrantReservation(5);
+  workers->runs[0]->Answer(absl::UnavailableError("its connection to decode ended"));
+  workers->rearms[0]->Answer(absl::FailedPreconditionError("it runs already"));
+  EXPECT_FALSE(client.failure.has_value());
+  EXPECT_FALSE(workers->streams[0]->cancelled);
+  workers->streams[0]->Event(Tokens("a", true));
+  EXPECT_TRUE(client.done);
+  EXPECT_EQ(workers->reserves.size(), 1u);
+  EXPECT_THAT(workers->released, IsEmpty());
+}
+
 TEST_F(RequestFlowTest, WithoutAnotherPrefillItEndsIn503AndReleases) {
   SetUpFleet(1, 1);
   StartFlow();

@@ -47,6 +47,7 @@ const Edge kEdges[] = {
     {S::kRearming, E::kRearmed, kNothing, S::kHandingOff, A::kRunPrefill},
     {S::kRearming, E::kRearmFailed, kAgain, S::kReserving, A::kStartOver},
     {S::kRearming, E::kRearmFailed, kNothing, S::kFailed, A::kFail},
+    {S::kRearming, E::kOvertaken, kNothing, S::kHandingOff, A::kNone},
     {S::kRearming, E::kNoWorker, kNothing, S::kFailed, A::kFail},
     {S::kRearming, E::kTokens, kNothing, S::kStreaming, A::kDeliver},
     {S::kRearming, E::kLast, kNothing, S::kFinished, A::kComplete},
