@@ -232,7 +232,7 @@ void KvSender::On(Peer& peer, const WantedAgain& wanted) {
   if (!transfer->wire || frame.codec != transfer->wire->codec || !transfer->frames.WasAdded(RangeOf(frame)))
     return Fault(
         transfer->id,
-        absl::InternalError(absl::StrCat(PeerName(peer), " asks for a frame that was never sent: ", frame.layers,
+        absl::DataLossError(absl::StrCat(PeerName(peer), " asks for a frame that was never sent: ", frame.layers,
                                          " layers from ", frame.layer, ", ", frame.tokens, " tokens from ",
                                          frame.first_token, " in ", std::string(Name(frame.codec)))),
         TellPeer::kYes);
@@ -254,9 +254,10 @@ void KvSender::OnOutcome(Transfer& transfer, const Status& outcome) {
                                                   std::string(Name(transfer.state)))),
                  TellPeer::kYes);
   }
-  // What decode finds wrong with frames is no fault of the request that they belong to.
-  const bool ours = absl::IsInvalidArgument(outcome) || absl::IsOutOfRange(outcome);
-  Fault(transfer.id, ours ? absl::InternalError(outcome.message()) : outcome, TellPeer::kNo);
+  // What decode finds wrong with a frame is no fault of the request: a header was damaged on the way (its CRC is
+  // checked with the payload only), and another prefill may do better.
+  const bool damaged = absl::IsInvalidArgument(outcome) || absl::IsOutOfRange(outcome);
+  Fault(transfer.id, damaged ? absl::DataLossError(outcome.message()) : outcome, TellPeer::kNo);
 }
 
 Transfer* KvSender::TransferOf(const Peer& peer, RequestId request, ReservationId reservation, Tenure generation) {

@@ -252,6 +252,14 @@ TEST_F(KvSenderTest, ADecodeThatGoesAwayFailsItsTransfersAtOnceAndItsSuccessorIs
   server_.reset();
 }
 
+TEST_F(KvSenderTest, AFrameThatDecodeCannotReadIsDataLossAndNotTheRequestsFault) {
+  receiver_.answer = absl::InvalidArgumentError("KV frame: ends at token 99 of a prompt of 16");
+  Start();
+  Begin(1);
+  sender_->Commit({1}, RecordOf(1, 0));
+  EXPECT_EQ(AwaitReport(1).status.code(), absl::StatusCode::kDataLoss);
+}
+
 TEST_F(KvSenderTest, ADamagedResultEndsTheConnectionInsteadOfBeingBelieved) {
   receiver_.corrupt_results = true;
   Start();

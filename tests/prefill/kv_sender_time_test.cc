@@ -325,7 +325,7 @@ TEST_F(KvSenderTimeTest, AFrameThatWasNeverSentCannotBeWantedAgain) {
   KvFrameHeader header = transport_.sends[0].header;
   header.first_token = 2;
   AskAgain(header);
-  EXPECT_EQ(reports_.at(1).code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(reports_.at(1).code(), absl::StatusCode::kDataLoss);
 }
 
 TEST_F(KvSenderTimeTest, WhatTheRecordDoesNotNeedStaysHereUnlessSomeOfItHasLeft) {
