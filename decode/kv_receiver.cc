@@ -236,6 +236,10 @@ KvReceiver::Admission KvReceiver::Admit(ConnectionId connection, const KvFrameHe
   if (Status fits = Check(header, transfer.expected); !fits.ok())
     return {.drop = &metrics_->dropped_wrong, .lost = std::move(fits)};
   if (header.kind == FrameKind::kKv) return AdmitKv(transfer, header, payload_bytes);
+  if (header.payload_bytes != payload_bytes)
+    return {.drop = &metrics_->dropped_damaged,
+            .lost = absl::DataLossError(absl::StrCat("a frame of kind ", static_cast<int>(header.kind), " came with ",
+                                                     payload_bytes, " bytes, its header says ", header.payload_bytes))};
   if (header.kind == FrameKind::kCommit && !transfer.transfer.AdmitCommit())
     return {.drop = &metrics_->dropped_duplicate};
   return {};
@@ -428,8 +432,9 @@ KvReceiver::OpenTransfer* KvReceiver::Find(TransferKey key) {
 std::optional<ReceiverEvent> KvReceiver::Advanced(OpenTransfer& transfer) {
   if (transfer.transfer.state() == TransferState::kComplete)
     return TransferComplete{transfer.expected.key, *std::exchange(transfer.record, std::nullopt)};
+  const bool told = !progressed_.empty();  // and has yet to ask
   progressed_.insert(transfer.expected.key);
-  if (progressed_.size() > 1) return std::nullopt;  // it was told, and has yet to ask
+  if (told) return std::nullopt;
   return TransferProgress{};
 }
 

@@ -278,7 +278,10 @@ bool Reservations::Apply(absl::Time now, ReservationId id, Tenure tenure, Reserv
 void Reservations::Renew(absl::Time now, Reservation& reservation) {
   by_deadline_.erase({reservation.deadline, reservation.id});
   absl::Time deadline = now + options_.lease;
-  if (reservation.attached && reservation.state == ReservationState::kArmed) deadline = now + options_.queue_wait_max;
+  if (reservation.attached && reservation.state == ReservationState::kArmed) {
+    // A prefill that lacks the prefix which is here computes it first, and sends nothing of it.
+    deadline = reservation.cached_tokens > 0 ? absl::InfiniteFuture() : now + options_.queue_wait_max;
+  }
   // A request that is computed here and listened to has nothing left to prove before its own deadline.
   const bool here =
       reservation.state == ReservationState::kRunning || reservation.state == ReservationState::kPrefilling;

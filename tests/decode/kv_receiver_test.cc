@@ -392,6 +392,20 @@ TEST_P(KvReceiverTest, ARecordThatContradictsItsReservationIsRefused) {
   ExpectAnotherPrefillSucceeds(held);
 }
 
+// Its memory would be what the transport says, which nothing bounds but the transport.
+TEST_P(KvReceiverTest, ACommitOrAbortOfAnotherSizeThanItSaysTakesNoMemory) {
+  for (const FrameKind kind : {FrameKind::kCommit, FrameKind::kAbort}) {
+    const auto sender = NewSender();
+    Held held = Reserve(Prompt(10), Sampling(6));
+    KvFrameHeader header = Header(held, kind);
+    header.payload_bytes = 10;
+    sender->SendRaw(Encode(header, std::vector<std::byte>(10)), std::string(1000, 'x'));
+    EXPECT_EQ(AwaitCode(*sender), absl::StatusCode::kDataLoss);
+    Release(held);
+  }
+  EXPECT_EQ(metrics_.dropped_damaged.Value(), 2);
+}
+
 TEST_P(KvReceiverTest, APrefillThatGivesUpFailsItsTransferAtOnce) {
   const auto sender = NewSender();
   Held held = Reserve(Prompt(10), Sampling(6));

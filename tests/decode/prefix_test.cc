@@ -177,6 +177,20 @@ TEST_F(DecodePrefixTest, CachedPagesGoAfterTheirTimeWithoutTraffic) {
   EXPECT_EQ(pool_->pages_free(), kPages);
 }
 
+// A prefill that has lost the prefix computes it in silence.
+TEST_F(DecodePrefixTest, AReservationWithAPrefixIsHeldForAsLongAsItsReaderListens) {
+  const auto sender = NewSender();
+  const auto prompt = Prompt(10);
+  Ask(*sender, prompt, Sampling(8));
+  Held held = Reserve(prompt, Sampling(8));
+  ASSERT_EQ(held.ticket.kv_from_token(), 8u);
+  clock_.Advance(absl::Seconds(100));  // beyond the queue wait
+  Turns(1);
+  EXPECT_FALSE(held.end.has_value());
+  Finish(*sender, held);
+  ExpectNothingHeld();
+}
+
 TEST_F(DecodePrefixTest, AFailedRequestLeavesNothingBehind) {
   const auto sender = NewSender();
   Held held = Reserve(Prompt(12), Sampling(8));
