@@ -34,9 +34,6 @@ inline float Bf16ToF32(uint16_t bits) { return std::bit_cast<float>(static_cast<
 // stay, any NaN becomes 7FC0.
 uint16_t F32ToBf16(float value);
 
-// One sign, four exponent and three mantissa bits, without infinities; 7F and FF are NaN.
-float E4M3ToF32(uint8_t bits);
-
 float F16ToF32(uint16_t bits);
 // To nearest, ties to even, subnormals kept; finite values beyond the range saturate to 7BFF; NaN becomes 7E00.
 uint16_t F32ToF16(float value);

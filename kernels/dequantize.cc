@@ -121,7 +121,7 @@ void DequantizeRow(const ConstMatrixView& matrix, int64_t row, float* out) {
   }
   static const std::array<float, 256> values = [] {
     std::array<float, 256> table;
-    for (size_t code = 0; code < table.size(); ++code) table[code] = E4M3ToF32(static_cast<uint8_t>(code));
+    for (size_t code = 0; code < table.size(); ++code) table[code] = E4m3ToF32(static_cast<uint8_t>(code));
     return table;
   }();
   const int64_t blocks = (matrix.cols + kF8BlockSize - 1) / kF8BlockSize;
