@@ -10,6 +10,7 @@ namespace {
 
 // Rows on their way from one codec to the other, as f32.
 constexpr int kScratchFloats = 8192;
+static_assert(kScratchFloats >= kLatentMax + kHeadDimMax);
 
 size_t AlignUp(size_t bytes) { return (bytes + kBodyAlignment - 1) / kBodyAlignment * kBodyAlignment; }
 

@@ -283,8 +283,12 @@ TransferAdvice Advise(const ContextPlan& context) {
     advice.means = TransferMeans::kPerLayerCompressed;
     // Twice the bytes saved for nothing measurable; what costs accuracy is not needed here.
     for (const KvCodec codec : {KvCodec::kInt8, KvCodec::kMlaFp8}) {
-      if (const KvPlanRow* row = Find(context, 0, codec); row != nullptr) advice.row = row;
+      if (const KvPlanRow* row = Find(context, 0, codec); row != nullptr) {
+        advice.row = row;
+        return advice;
+      }
     }
+    advice.means = TransferMeans::kPerLayer;  // no such codec takes rows of this shape
     return advice;
   }
   if (const KvPlanRow* row = Reaches(context, 0, kHidden); row != nullptr) {

@@ -96,7 +96,7 @@ inline constexpr int kHiddenSizeMax = 1 << 17;
 inline constexpr int kLayersMax = 1024;
 inline constexpr int kHeadsMax = 1024;
 inline constexpr int kHeadDimMax = 1024;
-inline constexpr int kLatentMax = 1 << 14;
+inline constexpr int kLatentMax = 1 << 12;  // a row of KV, the shared key behind it, is recoded through 8192 floats
 inline constexpr int kExpertsMax = 1024;
 inline constexpr int kContextTokensMax = 1 << 30;
 

@@ -81,7 +81,8 @@ Status ReadMoe(const JsonFields& fields, const Defaults& defaults, ModelConfig& 
   moe.normalise = normalise.value_or(defaults.normalise);
   moe.scale = defaults.scale;
   SLUICE_RETURN_IF_ERROR(OptionalNumber(fields, "routed_scaling_factor", &moe.scale));
-  // V2's code normalises or scales, V3's does both.
+  // V2's code normalises or scales, V3's does both. Where there is one expert, V2 has nothing to normalise.
+  if (moe.choice != MoeChoice::kNoAuxTc && moe.experts_per_token == 1) moe.normalise = false;
   if (moe.normalise && moe.choice != MoeChoice::kNoAuxTc) moe.scale = 1.0;
   config.moe = moe;
   return absl::OkStatus();

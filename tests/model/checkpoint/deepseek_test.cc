@@ -91,6 +91,14 @@ TEST(DeepSeekConfig, V2DoesNotScaleWhatItNormalises) {
   EXPECT_EQ(Read(config)->moe->scale, 1.0);
 }
 
+TEST(DeepSeekConfig, V2ScalesTheWeightOfAnOnlyExpert) {
+  json config = TinyConfig("deepseek-v2-qlora");
+  config["norm_topk_prob"] = true;
+  config["num_experts_per_tok"] = 1;
+  EXPECT_FALSE(Read(config)->moe->normalise);
+  EXPECT_EQ(Read(config)->moe->scale, config["routed_scaling_factor"]);
+}
+
 TEST(DeepSeekConfig, HasNoMixtureWhereNoLayerIsSparse) {
   json config = TinyConfig("deepseek-v2-lite");
   config["first_k_dense_replace"] = 3;
