@@ -188,7 +188,7 @@ TEST(KvPlanOptions, SizesBeyondSixtyThreeBitsAreRefusedNamingTheFactors) {
               AllOf(HasSubstr("8589934592 x 1073741824"), HasSubstr("exceeds 2^63")));
   EXPECT_THAT(Refusal(Gqa(1024, 1024, 1, 1024), {.context_tokens = {1 << 28}, .batch = 1 << 20}),
               HasSubstr("exceeds 2^63"));
-  EXPECT_THAT(Refusal({.layout = KvLayout::Mla(1024, 1 << 14, 64), .heads = 1},
+  EXPECT_THAT(Refusal({.layout = KvLayout::Mla(1024, 1 << 12, 64), .heads = 1},
                       {.context_tokens = {1 << 30}, .batch = 1 << 20}),
               HasSubstr("exceeds 2^63"));
 }
