@@ -1,22 +1,15 @@
 #include "decode/staging.h"
 
-#include <iterator>
 #include <utility>
 
 namespace sluice::decode {
 
-namespace {
-constexpr size_t kAlignment = 64;
-
-size_t RoundUp(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
-}  // namespace
-
 StatusOr<std::unique_ptr<Staging>> Staging::Create(size_t bytes) {
-  SLUICE_ASSIGN_OR_RETURN(Buffer buffer, Buffer::Create(RoundUp(bytes), /*touch=*/true));
+  SLUICE_ASSIGN_OR_RETURN(Buffer buffer, Buffer::Create(GapList::RoundUp(bytes), /*touch=*/true));
   return std::unique_ptr<Staging>(new Staging(std::move(buffer)));
 }
 
-Staging::Staging(Buffer buffer) : buffer_(std::move(buffer)) { gaps_.emplace(0, buffer_.size()); }
+Staging::Staging(Buffer buffer) : buffer_(std::move(buffer)), gaps_(buffer_.size()) {}
 
 Staging::Lease::Lease(Lease&& other) noexcept
     : staging_(std::exchange(other.staging_, nullptr)),
@@ -36,15 +29,9 @@ Staging::Lease::~Lease() {
 
 Staging::Lease Staging::Take(size_t bytes) {
   if (bytes == 0) return Lease(this, {});
-  const size_t needed = RoundUp(bytes);
   absl::MutexLock lock(&mutex_);
-  for (auto gap = gaps_.begin(); gap != gaps_.end(); ++gap) {
-    const auto [offset, size] = *gap;
-    if (size < needed) continue;
-    gaps_.erase(gap);
-    if (size > needed) gaps_.emplace(offset + needed, size - needed);
-    return Lease(this, buffer_.span().subspan(offset, bytes));
-  }
+  if (const std::optional<size_t> offset = gaps_.Take(bytes))
+    return Lease(this, buffer_.span().subspan(*offset, bytes));
   ++pieces_from_heap_;
   Lease lease(this, {});
   lease.heap_ = std::make_unique<std::byte[]>(bytes);
@@ -59,26 +46,12 @@ uint64_t Staging::pieces_from_heap() const {
 
 size_t Staging::bytes_free() const {
   absl::MutexLock lock(&mutex_);
-  size_t bytes = 0;
-  for (const auto& [offset, size] : gaps_) bytes += size;
-  return bytes;
+  return gaps_.bytes_free();
 }
 
 void Staging::GiveBack(absl::Span<std::byte> bytes) {
-  size_t offset = static_cast<size_t>(bytes.data() - buffer_.data());
-  size_t size = RoundUp(bytes.size());
   absl::MutexLock lock(&mutex_);
-  const auto after = gaps_.lower_bound(offset);
-  if (after != gaps_.end() && after->first == offset + size) {
-    size += after->second;
-    gaps_.erase(after);
-  }
-  const auto behind = gaps_.lower_bound(offset);
-  if (behind != gaps_.begin() && std::prev(behind)->first + std::prev(behind)->second == offset) {
-    std::prev(behind)->second += size;
-  } else {
-    gaps_.emplace(offset, size);
-  }
+  gaps_.GiveBack(static_cast<size_t>(bytes.data() - buffer_.data()), bytes.size());
 }
 
 }  // namespace sluice::decode

@@ -6,13 +6,13 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <memory>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
 #include "common/buffer.h"
+#include "common/gap_list.h"
 #include "common/status.h"
 
 namespace sluice::decode {
@@ -51,7 +51,7 @@ class Staging {
 
   Buffer buffer_;
   mutable absl::Mutex mutex_;
-  std::map<size_t, size_t> gaps_ ABSL_GUARDED_BY(mutex_);  // offset -> bytes, neighbours merged
+  GapList gaps_ ABSL_GUARDED_BY(mutex_);
   uint64_t pieces_from_heap_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 

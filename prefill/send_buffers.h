@@ -3,12 +3,12 @@
 #pragma once
 
 #include <cstddef>
-#include <map>
 #include <memory>
 #include <optional>
 
 #include "absl/types/span.h"
 #include "common/buffer.h"
+#include "common/gap_list.h"
 #include "common/status.h"
 
 namespace sluice::prefill {
@@ -37,15 +37,14 @@ class SendBuffers {
   // Nothing where no gap is large enough; never waits. REQUIRES: bytes > 0.
   std::optional<Lease> Take(size_t bytes);
 
-  size_t bytes_free() const { return bytes_free_; }
+  size_t bytes_free() const { return gaps_.bytes_free(); }
 
  private:
   explicit SendBuffers(Buffer buffer);
   void GiveBack(absl::Span<std::byte> bytes);
 
   Buffer buffer_;
-  size_t bytes_free_ = 0;
-  std::map<size_t, size_t> gaps_;  // offset -> bytes, neighbours merged
+  GapList gaps_;
 };
 
 }  // namespace sluice::prefill
