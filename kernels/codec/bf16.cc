@@ -1,9 +1,8 @@
 #include <algorithm>
-#include <bit>
 
 #include "common/dtype.h"
 #include "kernels/codec/codecs.h"
-#include "kernels/codec/rows.h"
+#include "kernels/codec/float16.h"
 #include "kernels/portable_kernels.h"
 
 namespace sluice {
@@ -13,61 +12,15 @@ void FromBf16Portable(const uint16_t* in, int64_t n, float* x) { std::transform(
 
 namespace {
 
-constexpr uint32_t kLargestBits = 0x7F7F0000u;
-constexpr uint16_t kInfinity = 0x7F80;
-
-size_t CodeBytes(const KvRowShape& shape) { return static_cast<size_t>(shape.width()) * sizeof(uint16_t); }
-
-int64_t CountSaturated(const float* x, int n) {
-  return std::count_if(x, x + n, [](float value) {
-    const uint32_t magnitude = std::bit_cast<uint32_t>(value) & 0x7FFFFFFFu;
-    return magnitude > kLargestBits && magnitude < kInfinityBits;
-  });
-}
-
-KvCodecCounts Encode(const KvRowShape& shape, const float* x, int64_t rows, int64_t stride, std::byte* codes,
-                     std::byte*) {
-  const CodecKernels& kernels = ActiveKernels().codec;
-  KvCodecCounts counts;
-  const int width = shape.width();
-  auto* out = reinterpret_cast<uint16_t*>(codes);
-  for (int64_t row = 0; row < rows; ++row, x += stride, out += width) {
-    const uint32_t max = kernels.max_magnitude(x, width);
-    if (max >= kInfinityBits) ++counts.nonfinite_rows;
-    if (max > kLargestBits) counts.saturated += CountSaturated(x, width);
-    kernels.to_bf16(x, width, out);
-  }
-  return counts;
-}
-
-void Decode(const KvRowShape& shape, const std::byte* codes, const std::byte*, int64_t rows, float* x, int64_t stride) {
-  const CodecKernels& kernels = ActiveKernels().codec;
-  const auto* in = reinterpret_cast<const uint16_t*>(codes);
-  for (int64_t row = 0; row < rows; ++row, in += shape.width()) kernels.from_bf16(in, shape.width(), x + row * stride);
-}
-
-int64_t CountNonfinite(const KvRowShape& shape, const std::byte* codes, const std::byte*, int64_t rows) {
-  const CodecKernels& kernels = ActiveKernels().codec;
-  const auto* in = reinterpret_cast<const uint16_t*>(codes);
-  int64_t count = 0;
-  for (int64_t row = 0; row < rows; ++row, in += shape.width())
-    count += kernels.max_magnitude_16(in, shape.width()) >= kInfinity ? 1 : 0;
-  return count;
-}
+struct Bf16Format {
+  static constexpr uint32_t kLargestBits = 0x7F7F0000u;
+  static constexpr uint16_t kInfinity = 0x7F80;
+  static constexpr auto kEncode = &CodecKernels::to_bf16;
+  static constexpr auto kDecode = &CodecKernels::from_bf16;
+};
 
 }  // namespace
 
-const KvCodecInfo kBf16Codec = {
-    .codec = KvCodec::kBf16,
-    .name = "bf16",
-    .wire_code = 2,
-    .rotated = false,
-    .check = CheckFloatRow,
-    .code_bytes = CodeBytes,
-    .scale_bytes = [](const KvRowShape&) { return size_t{0}; },
-    .encode = Encode,
-    .decode = Decode,
-    .count_nonfinite = CountNonfinite,
-};
+const KvCodecInfo kBf16Codec = Float16Codec<Bf16Format>::Info(KvCodec::kBf16, "bf16", 2);
 
 }  // namespace sluice
