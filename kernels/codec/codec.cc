@@ -34,7 +34,8 @@ StatusOr<KvCodec> KvCodecOfWireCode(uint8_t wire_code) {
   for (const KvCodecInfo& info : KvCodecs()) {
     if (info.wire_code == wire_code) return info.codec;
   }
-  return absl::InvalidArgumentError(absl::StrCat("KV codec number ", wire_code, " is unknown"));
+  return absl::InvalidArgumentError(absl::StrCat("KV codec number ", wire_code, " is unknown: there are ",
+                                                 KvCodecs().front().wire_code, " to ", KvCodecs().back().wire_code));
 }
 
 }  // namespace sluice

@@ -92,8 +92,10 @@ StatusOr<ConstMatrixView> MappedCheckpoint::Tensor(Weight weight, int layer, int
   }
   const bool embedding = weight == Weight::kTokenEmbedding || weight == Weight::kOutput;
   if (!tensor.type || (*tensor.type == DType::kF8E4M3 && (embedding || IsVector(weight)))) {
+    const bool other_f8 = !tensor.type && tensor.type_name.rfind("F8_", 0) == 0;
     return absl::InvalidArgumentError(absl::StrCat(parts_.path, ": tensor ", name, " is of type ", tensor.type_name,
-                                                   ", which cannot be ", tensor.type ? "this weight's" : "a weight's"));
+                                                   ", which cannot be ", tensor.type ? "this weight's" : "a weight's",
+                                                   other_f8 ? "; of 8 bits F8_E4M3 is supported" : ""));
   }
   ConstMatrixView view{tensor.bytes.data(), *tensor.type, wanted.rows, wanted.cols,
                        RowBytes(*tensor.type, static_cast<size_t>(wanted.cols))};

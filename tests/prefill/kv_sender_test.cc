@@ -152,6 +152,19 @@ TEST_F(KvSenderTest, CodecsThatBothNameAndDecodesStoreDecideTogether) {
   EXPECT_EQ(receiver_.records[1].wire_codec(), "int8");
 }
 
+TEST_F(KvSenderTest, ADecodeThatStoresWhatWeDoNotKnowIsRefusedByName) {
+  receiver_.hello.set_store_codec("e5m2");
+  Start(SmallOptions());
+  Begin(1);
+  Send(1, 0, 16);
+  sender_->Commit({1}, RecordOf(1, 16));
+  const Status status = AwaitReport(1).status;
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_NE(std::string(status.message()).find("decode's store: unknown KV codec 'e5m2': there are f32, bf16"),
+            std::string::npos)
+      << status;
+}
+
 TEST_F(KvSenderTest, SixteenDecodesAtOnceAreEachServed) {
   KvSenderOptions options = SmallOptions();
   options.connections_max = 16;

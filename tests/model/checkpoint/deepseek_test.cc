@@ -128,6 +128,9 @@ TEST(DeepSeekConfig, NamesFieldAndValueOfWhatItRefuses) {
   EXPECT_THAT(Refusal(v2, "quantization_config", {{"quant_method", "awq"}}), HasSubstr("quant_method is \"awq\""));
   EXPECT_THAT(Refusal(v2, "quantization_config", {{"quant_method", "fp8"}, {"weight_block_size", {64, 128}}}),
               HasSubstr("weight_block_size is not [128, 128]"));
+  EXPECT_THAT(
+      Refusal(v2, "quantization_config", {{"quant_method", "fp8"}, {"fmt", "e5m2"}, {"weight_block_size", {128, 128}}}),
+      HasSubstr("fmt is \"e5m2\", only e4m3 is supported"));
 }
 
 TEST(DeepSeekFolder, RefusesShapesThatTheConfigContradicts) {
@@ -208,6 +211,15 @@ TEST_F(Fp8Folder, IsRefusedWhereScalesHaveAnotherShapeOrType) {
   header_ = good;
   header_["model.layers.2.enorm.weight"]["dtype"] = "F16";
   EXPECT_EQ(RefusalOfHeader(), "");  // skipped layers may hold anything
+}
+
+// Of as many bytes and shape as E4M3 has: only its name tells it.
+TEST_F(Fp8Folder, IsRefusedWhereAWeightIsE5m2) {
+  const std::string weight = "model.layers.0.mlp.gate_proj.weight";
+  header_[weight]["dtype"] = "F8_E5M2";
+  EXPECT_THAT(RefusalOfHeader(), HasSubstr("tensor " + weight +
+                                           " is of type F8_E5M2, which cannot be a weight's; of 8 bits F8_E4M3 is "
+                                           "supported"));
 }
 
 TEST_F(Fp8Folder, IsRefusedWhereFurtherLayersAreNotAnnounced) {
