@@ -4,6 +4,8 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "model/synthetic_model.h"
+#include "tests/model/checkpoint/temp_file.h"
 #include "tests/model/engine_fixture.h"
 
 namespace sluice {
@@ -60,6 +62,27 @@ TEST(MemoryPlan, ReadsTheMachine) {
   EXPECT_GE(Must(ReadPeakResidentBytes()), kMiB);
 }
 
+// Latents: pages of a known size, of which as many are planned and taken as fit; the rest is less than one.
+TEST(MemoryPlan, OfLatentsIsExactWithFewPages) {
+  const KvLayout layout = KvLayout::Mla(27, 512, 64);
+  for (const auto& [codec, row_bytes] : {std::pair{KvCodec::kF32, 2304}, std::pair{KvCodec::kBf16, 1152},
+                                         std::pair{KvCodec::kF16, 1152}, std::pair{KvCodec::kMlaFp8, 656}}) {
+    for (const int page_tokens : {1, 16, 64}) {
+      const auto page_bytes = static_cast<size_t>(27 * row_bytes * page_tokens);
+      for (const int pages : {1, 2, 7}) {
+        for (const size_t rest : {size_t{0}, page_bytes / 2, page_bytes - 1}) {
+          const size_t budget = static_cast<size_t>(pages) * page_bytes + rest;
+          ASSERT_EQ(Must(KvPagesWithin(budget, layout, codec, page_tokens)), pages) << Name(codec);
+        }
+        const KvPoolOptions pool = {layout, codec, page_tokens, pages};
+        EXPECT_EQ(MakeMemoryPlan({}, {}, pool, {}).total_bytes(), static_cast<size_t>(pages) * page_bytes);
+        EXPECT_EQ(Must(KvPool::Create(pool))->bytes(), static_cast<size_t>(pages) * page_bytes);
+      }
+      EXPECT_FALSE(KvPagesWithin(page_bytes - 1, layout, codec, page_tokens).ok());
+    }
+  }
+}
+
 // Peak resident memory from here on; the sanitizers' own memory would drown the model's.
 class PeakMemory : public ::testing::Test {
  protected:
@@ -107,6 +130,18 @@ TEST_F(PeakMemory, IsThePlansFigureWithinFivePercentForSmallDeepSeeks) {
     const double ratio = PeakOverPlan(TinyModel(model), false, 60 * kMiB);
     EXPECT_GT(ratio, 0.95) << model;
     EXPECT_LT(ratio, 1.05) << model;
+  }
+}
+
+// Few pages, so that what the plan says of weights and scratch is most of it: the attention of V2-Lite, in each way of
+// keeping weights.
+TEST_F(PeakMemory, IsThePlansFigureWithinFivePercentForLatentsInFewPages) {
+  const TempFolder folder;
+  ASSERT_TRUE(WriteSyntheticModel({.layers = 3, .vocab_size = 4096}, folder.path() + "/model").ok());
+  for (const bool exact : {false, true}) {
+    const double ratio = PeakOverPlan(folder.path() + "/model", exact, 2 * kMiB);
+    EXPECT_GT(ratio, 0.95) << exact;
+    EXPECT_LT(ratio, 1.05) << exact;
   }
 }
 
