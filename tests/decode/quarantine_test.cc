@@ -173,6 +173,25 @@ TEST_F(QuarantineTest, AConnectionThatWritesForTooLongIsClosedWithoutTraffic) {
   EXPECT_THAT(wire_out_.closed, testing::SizeIs(1));
 }
 
+TEST_F(QuarantineTest, AFullPoolWhoseClientsAllLeaveDuringTheirTransfersIsFreeAgainWithoutTraffic) {
+  std::vector<Held> all;
+  std::vector<Flight> frames;
+  while (Free() >= 4) {
+    all.push_back(Reserved());
+    frames.push_back(Begin(all.back(), 0));
+  }
+  ASSERT_GT(kPages - Free(), kPages * 9 / 10);
+  for (const Held& held : all) Leave(held);
+  ExpectQuarantined(static_cast<int>(all.size()) * kPromptPages);
+  EXPECT_TRUE(TryReserve(Prompt(40), Sampling(6))->has_no_room());
+  clock_.Advance(absl::Seconds(10));  // nobody calls, and prefill is silent
+  Turns(1);
+  EXPECT_THAT(wire_out_.closed, testing::ElementsAre(kConnection));
+  for (const Flight& frame : frames) Land(frame, absl::CancelledError("closed"));
+  ExpectNothingHeld();
+  EXPECT_TRUE(TryReserve(Prompt(40), Sampling(6))->has_ticket());
+}
+
 // Random histories of frames that begin, land and break, and of reservations that end and change hands: each page is in
 // one state, no frame lands in a page of another request, and what is answered is right.
 class QuarantineStormTest : public QuarantineTest, public testing::WithParamInterface<uint64_t> {

@@ -99,12 +99,12 @@ std::vector<float> RandomQueries(const Problem& p, int64_t tokens, uint64_t seed
 enum class Way { kExpanded, kAbsorbed };
 
 std::vector<float> Attend(const Problem& p, const LatentCache& cache, const std::vector<AttentionSequence>& sequences,
-                          const std::vector<float>& q, Way way, int threads) {
+                          const std::vector<float>& q, Way way, int threads, int64_t context = 4096) {
   ThreadPool pool(threads);
   const int64_t tokens = static_cast<int64_t>(q.size()) / p.q_row();
   const LatentWeights weights = *LatentWeights::Pack(p.up_view(), p.shape, {.exact = true}, pool);
   LatentAttention attention = *LatentAttention::Create(
-      {.shape = p.shape, .scale = p.scale, .tokens_max = tokens, .context_tokens_max = 4096, .threads = threads});
+      {.shape = p.shape, .scale = p.scale, .tokens_max = tokens, .context_tokens_max = context, .threads = threads});
   std::vector<float> out(static_cast<size_t>(tokens * p.out_row()), std::nanf(""));
   const LatentAttention::Rows rows = {q.data(), p.q_row(), out.data(), p.out_row()};
   if (way == Way::kExpanded) {
@@ -217,6 +217,34 @@ TEST_P(LatentAttentionOn, LargeQueriesStayFiniteInTheLatentsSpace) {
   for (const Way way : {Way::kExpanded, Way::kAbsorbed}) {
     const std::vector<float> out = Attend(p, cache, {{0, 1, 19, cache.pages()}}, q, way, 1);
     for (size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(out[i], want[i], 2e-2) << static_cast<int>(way);
+  }
+}
+
+// Long contexts lose nothing: the weighted mean of so many equal values is that value.
+TEST_P(LatentAttentionOn, EqualLatentsOfALongContextAreTheirOwnMean) {
+  constexpr int64_t kTokens = 131072;
+  const Problem p = RandomProblem({1, 16, 4, 4, 8}, 12);
+  const std::vector<float> q = RandomQueries(p, 1, 13);
+  for (const KvCodec codec : {KvCodec::kF32, KvCodec::kBf16, KvCodec::kF16, KvCodec::kMlaFp8}) {
+    LatentCache cache(RowOf(p.shape), codec, kTokens);
+    Rng rng(14);
+    std::vector<float> row(20);
+    for (int i = 0; i < 16; ++i) row[static_cast<size_t>(i)] = static_cast<float>(i) / 7 - 1;
+    for (int64_t t = 0; t < kTokens; ++t) {
+      for (int i = 16; i < 20; ++i) row[static_cast<size_t>(i)] = static_cast<float>(rng.Uniform() * 4 - 2);
+      cache.Write(t, row.data());
+    }
+    // With one key alone: what is attended to is its value.
+    const std::vector<double> want = Expected(p, cache, 0, q.data());
+    for (const Way way : {Way::kExpanded, Way::kAbsorbed}) {
+      const std::vector<float> out = Attend(p, cache, {{0, 1, kTokens - 1, cache.pages()}}, q, way, 2, kTokens);
+      double error = 0, norm = 0;
+      for (size_t i = 0; i < want.size(); ++i) {
+        error += std::pow(out[i] - want[i], 2);
+        norm += want[i] * want[i];
+      }
+      EXPECT_LT(std::sqrt(error / norm), 1e-5) << Name(codec) << " way " << static_cast<int>(way);
+    }
   }
 }
 
