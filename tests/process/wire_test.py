@@ -1,5 +1,6 @@
 """The wire between prefill and decode as an operator and a bad network make it."""
 
+import concurrent.futures
 import subprocess
 
 from processes import BINARY, complete_locally, service
@@ -52,3 +53,21 @@ def test_when_kv_leaves_changes_no_token(real_model):
     for send in ("chunk", "prompt"):
         with service(real_model, worker_flags=SMALL, prefill_flags=["--send", send]) as running:
             assert_serves_the_models_tokens(running, real_model)
+
+
+def test_a_prompt_larger_than_every_buffer_on_its_way_passes_and_holds_nobody_up(real_model):
+    # 9 MiB of KV in bf16: through 256 KiB in prefill and, recoded, 64 KiB in decode.
+    small = ["--send-memory", "256KiB", "--connection-bytes", "128KiB", "--frame-bytes", "32KiB",
+             "--frame-bytes-min", "8KiB"]
+    for store, wire in (("bf16", "bf16"), ("bf16", "f32")):
+        with service(real_model, worker_flags=[*SMALL, "--kv-store", store],
+                     prefill_flags=[*small, "--kv-wire", wire],
+                     decode_flags=["--connections", "1", "--staging-memory", "64KiB"]) as running:
+            with concurrent.futures.ThreadPoolExecutor(3) as pool:
+                answers = [pool.submit(running.completion, prompt=ids, max_tokens=8, ignore_eos=True)
+                           for ids in (IDS, IDS[:20], IDS[5:30])]
+                for ids, answer in zip((IDS, IDS[:20], IDS[5:30]), answers):
+                    assert answer.result().status_code == 200, answer.result().text
+                    whole = complete_locally(real_model, ids, 8, "--ignore-eos", "--kv-store", store)
+                    assert answer.result().json()["choices"][0]["text"] == whole["text"]
+            running.await_all_pages_free()
