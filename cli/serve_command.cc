@@ -28,6 +28,9 @@ class ServeCommand final : public Subcommand {
     AddPassed("--send", "layer|chunk|prompt", "When KV leaves prefill", &options_.prefill_flags);
     AddPassed("--model-name", "NAME", "What clients call the model", &options_.gateway_flags);
     AddPassed("--queue-timeout", "DURATION", "Waiting for room in a KV cache; then 429", &options_.gateway_flags);
+    AddPassed("--prefill-queue-max", "DURATION",
+              "Predicted queue of a prefill process up to which KV memory is reserved; beyond it requests wait",
+              &options_.gateway_flags);
   }
 
   Status Check() const override { return options_.Validate(); }

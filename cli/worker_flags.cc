@@ -173,6 +173,9 @@ void AddGatewayFlags(CLI::App& app, GatewayOptions* options) {
   requests.Add("--default-max-tokens", &options->default_max_tokens, "Of chats that do not say");
   requests.Milliseconds("--request-timeout", &options->request_timeout_ms, "Of a whole request; then 504");
   requests.Milliseconds("--queue-timeout", &options->room_wait_ms, "Waiting for room in a KV cache; then 429");
+  requests.Milliseconds(
+      "--prefill-queue-max", &options->prefill_queue_max_ms,
+      "Predicted queue of a prefill process up to which KV memory is reserved; beyond it requests wait");
   requests.Add("--prefix-pages", &options->prefix_pages_max, "Pages of prompts remembered to route by; 0: none");
   requests.Add("--prefill-tries", &options->prefill_tries, "Prefill processes tried for one reservation");
   requests.Add("--decode-tries", &options->decode_tries, "Decode processes tried for one request");

@@ -14,22 +14,6 @@ constexpr absl::Duration kProbationMax = absl::Seconds(30);
 
 absl::string_view RoleName(WorkerRole role) { return role == WorkerRole::kPrefill ? "prefill" : "decode"; }
 
-// Promised pages or tokens, until a report that was asked for after the promise.
-class Promised {
- public:
-  void Add(int64_t amount) { since_asked_ += amount; }
-  void OnAsk() {
-    before_asked_ += since_asked_;
-    since_asked_ = 0;
-  }
-  void OnReport() { before_asked_ = 0; }
-  int64_t total() const { return before_asked_ + since_asked_; }
-
- private:
-  int64_t before_asked_ = 0;
-  int64_t since_asked_ = 0;
-};
-
 }  // namespace
 
 struct Fleet::Worker {
@@ -39,12 +23,13 @@ struct Fleet::Worker {
   bool alive = false;
   absl::Time seen;  // last answer
   proto::WorkerStatus status;
-  Promised promised;
+  PromisedLoad promised;  // pages of decode, tokens of prefill
 
   int failures = 0;  // in a row
   absl::Time suspect_until;
 
   Workers::CallHandle call;
+  bool ask_again = false;  // what is under way may have been answered before it was wanted
   std::unique_ptr<EventLoop::Timer> next;
 };
 
@@ -77,6 +62,7 @@ Fleet::Worker& Fleet::at(WorkerRef ref) { return *(ref.role == WorkerRole::kPref
 
 void Fleet::Ask(Worker& worker) {
   worker.next.reset();
+  worker.ask_again = false;
   worker.promised.OnAsk();
   worker.call =
       calls_->GetStatus(worker.ref, absl::Milliseconds(options_->status_timeout_ms),
@@ -85,8 +71,11 @@ void Fleet::Ask(Worker& worker) {
 
 void Fleet::OnAnswer(Worker& worker, const StatusOr<proto::WorkerStatus>& answer) {
   worker.call.reset();
-  worker.next = loop_->After(absl::Milliseconds(options_->status_period_ms), [this, &worker] { Ask(worker); });
+  const bool again = answer.ok() && worker.ask_again;
+  worker.next = loop_->After(again ? absl::ZeroDuration() : absl::Milliseconds(options_->status_period_ms),
+                             [this, &worker] { Ask(worker); });
   answer.ok() ? OnStatus(worker, *answer) : OnSilence(worker, answer.status());
+  if (on_report_) on_report_();
 }
 
 void Fleet::OnStatus(Worker& worker, const proto::WorkerStatus& status) {
@@ -132,7 +121,7 @@ void Fleet::OnSilence(Worker& worker, const Status& error) {
 void Fleet::Lose(Worker& worker, const Status& why) {
   spdlog::warn("{}", std::string(why.message()));
   worker.alive = false;
-  worker.promised = Promised();
+  worker.promised.OnLost();
   // Listeners may end each other's subscriptions while they are called.
   const std::list<Listener*> listeners = listeners_;
   for (Listener* listener : listeners) {
@@ -198,10 +187,20 @@ int64_t Fleet::context_tokens_max() const {
   return tokens;
 }
 
-void Fleet::Promise(const Route& route, const RequestShape& shape) {
+std::unique_ptr<PromisedLoad::Hold> Fleet::Promise(const Route& route, const RequestShape& shape, int64_t tokens) {
   Worker& decode = *decode_[route.decode];
   decode.promised.Add(PagesNeeded(shape, decode.status.page_tokens()));
-  prefill_[route.prefill]->promised.Add(shape.prompt_tokens);
+  return PromisePrefill(route.prefill, tokens);
+}
+
+std::unique_ptr<PromisedLoad::Hold> Fleet::PromisePrefill(int prefill, int64_t tokens) {
+  return std::make_unique<PromisedLoad::Hold>(&prefill_[prefill]->promised, tokens);
+}
+
+void Fleet::Refresh(WorkerRef ref) {
+  Worker& worker = at(ref);
+  if (worker.call == nullptr) return Ask(worker);
+  worker.ask_again = true;
 }
 
 void Fleet::ReportFailure(WorkerRef ref) {

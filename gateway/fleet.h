@@ -10,6 +10,7 @@
 
 #include "gateway/event_loop.h"
 #include "gateway/options.h"
+#include "gateway/promised_load.h"
 #include "gateway/router.h"
 #include "gateway/workers.h"
 
@@ -45,8 +46,12 @@ class Fleet {
   // When a report last showed that some prefill worker had computed since the one before.
   absl::Time prefill_progress() const { return prefill_progress_; }
 
-  // A request was given to these workers. It counts against them until a report of theirs must contain it.
-  void Promise(const Route& route, const RequestShape& shape);
+  // A request is being given to these workers. Its pages count against decode until a report must contain them. The
+  // `tokens` that prefill is to compute count until what is returned is gone or, once they were sent, likewise.
+  std::unique_ptr<PromisedLoad::Hold> Promise(const Route& route, const RequestShape& shape, int64_t tokens);
+  std::unique_ptr<PromisedLoad::Hold> PromisePrefill(int prefill, int64_t tokens);
+  // Asks for a worker's status now instead of when its time comes.
+  void Refresh(WorkerRef worker);
   // A request failed because of `worker`, which others are preferred to for a while: 0.5 s, doubled up to 30 s with
   // each failure in a row. Its status is asked at once.
   void ReportFailure(WorkerRef worker);
@@ -55,6 +60,8 @@ class Fleet {
   std::unique_ptr<Subscription> Listen(OnLost listener);
   // Called whenever a worker comes, goes or changes what it says about taking work.
   void SetOnChange(std::function<void()> on_change) { on_change_ = std::move(on_change); }
+  // Called after each answer of a worker, and after each question that got none.
+  void SetOnReport(std::function<void()> on_report) { on_report_ = std::move(on_report); }
 
  private:
   struct Worker;
@@ -77,6 +84,7 @@ class Fleet {
   std::vector<std::unique_ptr<Worker>> decode_;
   std::list<Listener*> listeners_;
   std::function<void()> on_change_;
+  std::function<void()> on_report_;
   absl::Time prefill_progress_ = absl::InfinitePast();
 };
 

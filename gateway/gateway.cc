@@ -17,6 +17,7 @@ Gateway::Gateway(const GatewayOptions& options, ServedModel model, AsioLoop* loo
       workers_(MakeGrpcWorkers(options_, loop)),
       prefixes_(static_cast<size_t>(options_.prefix_pages_max)),
       fleet_(&options_, loop, workers_.get(), {model_.model_hash, model_.vocab_size, model_.context_tokens_max}),
+      queue_(&options_, loop, &fleet_),
       readiness_(Environment()),
       service_(Environment(), &model_, &readiness_, NewEpoch().value) {
   lost_ = fleet_.Listen([this](WorkerRef worker, const Status&) { prefixes_.Forget(worker); });
@@ -31,6 +32,7 @@ FlowEnvironment Gateway::Environment() {
           .loop = loop_,
           .workers = workers_.get(),
           .fleet = &fleet_,
+          .queue = &queue_,
           .prefixes = &prefixes_,
           .metrics = &metrics_};
 }

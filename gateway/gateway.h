@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "gateway/admission_queue.h"
 #include "gateway/asio_loop.h"
 #include "gateway/fleet.h"
 #include "gateway/http_server.h"
@@ -42,6 +43,7 @@ class Gateway {
   GatewayMetrics metrics_;
   PrefixRecords prefixes_;
   Fleet fleet_;
+  AdmissionQueue queue_;
   std::unique_ptr<Fleet::Subscription> lost_;
   Readiness readiness_;
   OpenAiService service_;

@@ -20,6 +20,8 @@ std::vector<MetricRow> GatewayMetricTable() {
       {"sluice_gateway_route_decisions_total", kCounter,
        "Routing decisions by outcome: disaggregated, local, no_worker, mismatch."},
       {"sluice_gateway_retries_total", kCounter, "Requests taken to another worker, by the leg that failed and why."},
+      {"sluice_gateway_requests_queued", kGauge, "Requests that wait until a prefill would begin with them soon."},
+      {"sluice_gateway_queue_seconds", kHistogram, "What requests have waited so before a reservation.", seconds},
       {"sluice_gateway_no_room_total", kCounter, "Reservations refused for want of KV pages."},
       {"sluice_gateway_broken_streams_total", kCounter, "Answers that ended in an error after their first byte."},
       {"sluice_gateway_ready", kGauge, "1 where /ready says so."},

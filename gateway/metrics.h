@@ -32,6 +32,8 @@ class GatewayMetrics {
   // What the flow did: "disaggregated", "no_worker", "mismatch" of a routing decision; the leg and code of a retry.
   void CountRoute(std::string_view outcome);
   void CountRetry(std::string_view leg, absl::StatusCode why);
+  prometheus::Gauge& requests_queued = metrics_.gauge("sluice_gateway_requests_queued");
+  prometheus::Histogram& queue_seconds = metrics_.histogram("sluice_gateway_queue_seconds");
   prometheus::Counter& no_room = metrics_.counter("sluice_gateway_no_room_total");
   prometheus::Counter& broken_streams = metrics_.counter("sluice_gateway_broken_streams_total");
 

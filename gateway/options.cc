@@ -73,6 +73,7 @@ Status GatewayOptions::Validate() const {
   p.AtLeast("default_max_tokens", default_max_tokens, 1);
   p.AtLeast("request_timeout_ms", request_timeout_ms, 1);
   p.AtLeast("room_wait_ms", room_wait_ms, 0);
+  p.AtLeast("prefill_queue_max_ms", prefill_queue_max_ms, 0);
   p.AtLeast("prefix_pages_max", prefix_pages_max, 0);
   p.AtLeast("prefill_tries", prefill_tries, 1);
   p.AtLeast("decode_tries", decode_tries, 1);

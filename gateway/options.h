@@ -35,6 +35,7 @@ struct GatewayOptions {
   int default_max_tokens = 1024;         // of chats that do not say; never beyond the context
   int64_t request_timeout_ms = 600'000;  // the whole request; then 504
   int64_t room_wait_ms = 10'000;         // waiting for KV pages; then 429 with Retry-After
+  int64_t prefill_queue_max_ms = 2'000;  // predicted, of a prefill: beyond it a request waits here, without KV pages
   int64_t prefix_pages_max = 1 << 17;    // of prompts that are remembered to route by, some 150 bytes each; 0: none
   int prefill_tries = 2;                 // prefill workers tried for one reservation
   int decode_tries = 3;                  // reservations tried for one request (refusals for want of room not counted)

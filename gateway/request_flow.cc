@@ -3,15 +3,10 @@
 #include <algorithm>
 
 #include "common/proto/convert.h"
-#include "common/rng.h"
 
 namespace sluice {
 
 namespace {
-
-constexpr absl::Duration kControlTimeout = absl::Seconds(3);  // of Reserve and Rearm
-constexpr absl::Duration kWaitMin = absl::Milliseconds(50);   // a refusal is never answered by asking again at once
-constexpr absl::Duration kWaitMax = absl::Seconds(2);
 
 bool FromPrefill(FlowEvent event) { return event == FlowEvent::kPrefillFailed; }
 
@@ -48,8 +43,6 @@ Status ForClient(const Status& status) {
   }
 }
 
-int64_t UnixMs(absl::Time time) { return absl::ToUnixMillis(time); }
-
 }  // namespace
 
 RequestFlow::RequestFlow(const FlowEnvironment& environment, FlowRequest request, FlowClient* client)
@@ -77,7 +70,7 @@ Excluded RequestFlow::ExcludedNow() const {
 
 void RequestFlow::Start() {
   deadline_ = env_.loop->Now() + request_.timeout;
-  room_deadline_ = env_.loop->Now() + std::min(request_.room_wait, request_.timeout);
+  turn_ = env_.queue->NextTurn();
   deadline_timer_ = env_.loop->After(request_.timeout, [this] {
     StepWith(FlowEvent::kDeadline, absl::DeadlineExceededError(absl::StrCat(
                                        "the request took longer than ", absl::FormatDuration(request_.timeout),
@@ -133,6 +126,8 @@ void RequestFlow::Do(FlowAction action) {
   switch (action) {
     case FlowAction::kNone:
       return;
+    case FlowAction::kQueue:
+      return Queue();
     case FlowAction::kReserve:
       return Reserve();
     case FlowAction::kWait:
@@ -158,69 +153,6 @@ void RequestFlow::Do(FlowAction action) {
   }
 }
 
-void RequestFlow::Reserve() {
-  const FleetSnapshot fleet = Snapshot();
-  const StatusOr<Route> route = Pick(fleet, Shape(), ExcludedNow());
-  if (!route.ok()) {
-    CountRoute(absl::IsFailedPrecondition(route.status()) ? "mismatch" : "no_worker");
-    return StepWith(FlowEvent::kNoWorker, route.status());
-  }
-  route_ = *route;
-  prefill_page_tokens_ = fleet.prefill[route_.prefill].page_tokens;
-  decode_page_tokens_ = fleet.decode[route_.decode].page_tokens;
-  env_.fleet->Promise(route_, Shape());
-  proto::ReserveRequest request;
-  request.set_request_id(request_.id);
-  request.set_prompt_tokens(static_cast<uint32_t>(request_.prompt_ids.size()));
-  request.mutable_prompt_ids()->Assign(request_.prompt_ids.begin(), request_.prompt_ids.end());
-  *request.mutable_sampling() = ToProto(request_.sampling);
-  request.set_deadline_unix_ms(UnixMs(deadline_));
-  // A canary is to show that the whole path works.
-  if (!request_.canary) {
-    const ShipPrediction ship = PredictShip(fleet, route_, Shape());
-    request.mutable_ship()->set_queue_seconds(ship.queue_s);
-    request.mutable_ship()->set_compute_seconds(ship.compute_s);
-    request.mutable_ship()->set_transfer_seconds_per_token(ship.transfer_s_per_token);
-  }
-  control_ = env_.workers->Reserve(route_.decode, request, std::min(kControlTimeout, Remaining()),
-                                   [this](const StatusOr<proto::ReserveReply>& reply) { OnReserve(reply); });
-}
-
-void RequestFlow::OnReserve(const StatusOr<proto::ReserveReply>& reply) {
-  control_.reset();
-  if (reply.ok() && reply->has_no_room()) return OnNoRoom(reply->no_room());
-  ++reservations_;
-  if (reply.ok() && (reply->has_ticket() || reply->local())) {
-    reservation_ = *reply;
-    prefills_ = 0;
-    CountRoute(reply->has_ticket() ? "disaggregated" : "local");
-    return Step(reply->has_ticket() ? FlowEvent::kReserved : FlowEvent::kReservedLocal);
-  }
-  Status error = reply.ok() ? absl::InternalError("decode answered a reservation with nothing") : reply.status();
-  // The call's own time is short: that it is over says that this worker is stuck, not that the request is late.
-  if (absl::IsDeadlineExceeded(error)) error = absl::UnavailableError("decode did not answer a reservation in time");
-  StepWith(FlowEvent::kReserveFailed,
-           WithContext(error, "decode " + env_.workers->address({WorkerRole::kDecode, route_.decode})));
-}
-
-void RequestFlow::OnNoRoom(const proto::NoRoom& no_room) {
-  if (!request_.canary) env_.metrics->no_room.Increment();
-  full_.insert(route_.decode);
-  // Spread by up to a half, so that those refused together do not all come back together.
-  const absl::Duration hint = std::clamp(absl::Milliseconds(no_room.retry_after_ms()), kWaitMin, kWaitMax);
-  retry_after_ = hint * (1.0 + 0.5 * RandomUniform(request_.id, static_cast<uint64_t>(full_.size())));
-  StepWith(FlowEvent::kNoRoom, absl::ResourceExhaustedError(
-                                   absl::StrCat("no room: the request needs ", no_room.pages_needed(), " KV pages, ",
-                                                no_room.pages_free(), " of ", no_room.pages_total(), " are free")));
-}
-
-void RequestFlow::Wait() {
-  wait_timer_ = env_.loop->After(retry_after_, [this] {
-    full_.clear();
-    Step(FlowEvent::kWaitOver);
-  });
-}
-
 // Both at once: decode must be listening for the commit before prefill can send it.
 void RequestFlow::OpenLegs() {
   Listen();
@@ -244,9 +176,12 @@ void RequestFlow::RunPrefill() {
   request.mutable_prompt_ids()->Assign(request_.prompt_ids.begin(), request_.prompt_ids.end());
   *request.mutable_sampling() = ToProto(request_.sampling);
   request.set_ticket(reservation_->ticket());
-  request.set_deadline_unix_ms(UnixMs(deadline_));
+  request.set_deadline_unix_ms(absl::ToUnixMillis(deadline_));
+  promise_->Sent();
+  promise_.reset();
   run_ = env_.workers->Run(route_.prefill, request, Remaining(), [this](const StatusOr<proto::PrefillReply>& reply) {
     run_.reset();
+    env_.queue->OnPrefillEnded(route_.prefill);
     if (reply.ok()) {
       env_.fleet->ReportSuccess({WorkerRole::kPrefill, route_.prefill});
       RecordPrefill();
@@ -264,7 +199,9 @@ void RequestFlow::Rearm() {
   const StatusOr<int> prefill = PickPrefill(fleet, route_.decode, Shape(), excluded_.prefill);
   if (!prefill.ok()) return StepWith(FlowEvent::kNoWorker, prefill.status());
   route_.prefill = *prefill;
-  prefill_page_tokens_ = fleet.prefill[route_.prefill].page_tokens;
+  const WorkerSnapshot& worker = fleet.prefill[route_.prefill];
+  prefill_page_tokens_ = worker.page_tokens;
+  promise_ = env_.fleet->PromisePrefill(route_.prefill, Shape().prompt_tokens - worker.cached_tokens);
   proto::RearmRequest request;
   request.set_reservation_id(reservation_->reservation_id());
   request.set_epoch(reservation_->epoch());
@@ -274,6 +211,7 @@ void RequestFlow::Rearm() {
 
 void RequestFlow::OnRearm(const StatusOr<proto::ReserveReply>& reply) {
   control_.reset();
+  if (!reply.ok() || !reply->has_ticket()) DropPromise();
   if (reply.ok() && reply->has_ticket()) {
     reservation_ = *reply;
     return Step(FlowEvent::kRearmed);
@@ -292,7 +230,7 @@ void RequestFlow::StartOver() {
   DropLegs();
   first_choice_.clear();
   client_->OnRestart();
-  Reserve();
+  Queue();
 }
 
 // The router prefers others for a while to a worker that is gone.
@@ -333,7 +271,10 @@ void RequestFlow::OnLost(WorkerRef worker, const Status& why) {
 }
 
 void RequestFlow::Deliver() {
-  control_.reset();  // a rearm that the commit has overtaken
+  if (control_ != nullptr) {  // a rearm that the commit has overtaken
+    control_.reset();
+    DropPromise();
+  }
   paused_ = !client_->OnEvent(event_);
   if (!paused_) generate_->Next();
 }
@@ -369,6 +310,13 @@ void RequestFlow::CountRoute(std::string_view outcome) {
   if (!request_.canary) env_.metrics->CountRoute(outcome);
 }
 
+// Prefill will not get this prompt.
+void RequestFlow::DropPromise() {
+  if (promise_ == nullptr) return;
+  promise_.reset();
+  env_.queue->OnPromiseDropped();
+}
+
 void RequestFlow::Fail() {
   DropLegs();
   client_->OnFailed(ForClient(error_), retry_after_);
@@ -379,8 +327,14 @@ void RequestFlow::Fail() {
 void RequestFlow::DropLegs() {
   control_.reset();
   generate_.reset();
-  run_.reset();
+  if (run_ != nullptr) {
+    run_.reset();
+    env_.queue->OnPrefillEnded(route_.prefill);
+  }
   wait_timer_.reset();
+  env_.queue->Leave(turn_);
+  SetQueued(false);
+  DropPromise();
   if (IsFinal(state_)) deadline_timer_.reset();
   if (!reservation_.has_value()) return;
   proto::ReleaseRequest release;

@@ -1,6 +1,6 @@
-// One request through its workers: Reserve, then Generate and Run side by side, then tokens; retries, waits and
-// cancellation as request_lifecycle.h lists them. Lives on the loop's thread. Destroying it cancels whatever is under
-// way and releases what decode holds for it.
+// One request through its workers: a turn in the queue, Reserve, then Generate and Run side by side, then tokens;
+// retries, waits and cancellation as request_lifecycle.h lists them. Lives on the loop's thread. Destroying it cancels
+// whatever is under way and releases what decode holds for it.
 #pragma once
 
 #include <memory>
@@ -11,6 +11,7 @@
 
 #include "common/ids.h"
 #include "common/sampling_params.h"
+#include "gateway/admission_queue.h"
 #include "gateway/event_loop.h"
 #include "gateway/fleet.h"
 #include "gateway/metrics.h"
@@ -53,14 +54,15 @@ struct FlowEnvironment {
   EventLoop* loop = nullptr;
   Workers* workers = nullptr;
   Fleet* fleet = nullptr;
+  AdmissionQueue* queue = nullptr;
   PrefixRecords* prefixes = nullptr;
   GatewayMetrics* metrics = nullptr;
 };
 
-class RequestFlow {
+class RequestFlow final : private AdmissionQueue::Waiter {
  public:
   RequestFlow(const FlowEnvironment& environment, FlowRequest request, FlowClient* client);
-  ~RequestFlow();
+  ~RequestFlow() override;
   RequestFlow(const RequestFlow&) = delete;
   RequestFlow& operator=(const RequestFlow&) = delete;
 
@@ -69,11 +71,19 @@ class RequestFlow {
   FlowState state() const { return state_; }
 
  private:
+  static constexpr absl::Duration kControlTimeout = absl::Seconds(3);  // of Reserve and Rearm
+
   void Step(FlowEvent event);
   void StepWith(FlowEvent event, Status error);
   FlowFacts Facts(FlowEvent event) const;
   void Do(FlowAction action);
 
+  void Queue();
+  RequestShape Shape() const override;
+  StatusOr<Route> Choose(FleetSnapshot* fleet) override;
+  void OnAdmitted(const FleetSnapshot& fleet, const Route& route) override;
+  void OnNoWorker(const Status& why) override;
+  void SetQueued(bool queued);
   void Reserve();
   void OnReserve(const StatusOr<proto::ReserveReply>& reply);
   void OnNoRoom(const proto::NoRoom& no_room);
@@ -91,11 +101,11 @@ class RequestFlow {
   void Complete();
   void Fail();
   void DropLegs();
+  void DropPromise();
   void Blame(FlowEvent event);
   void CountRoute(std::string_view outcome);
 
   absl::Duration Remaining() const { return deadline_ - env_.loop->Now(); }
-  RequestShape Shape() const;
   FleetSnapshot Snapshot() const;
   // What the workers have now, for requests that go on from there.
   void RecordPrefill();
@@ -111,7 +121,12 @@ class RequestFlow {
   absl::Time deadline_;
   absl::Time room_deadline_;
 
+  AdmissionQueue::Turn turn_ = 0;
+  absl::Time queued_since_;
+  bool queued_ = false;
   Route route_;
+  ShipPrediction ship_;
+  std::unique_ptr<PromisedLoad::Hold> promise_;  // of the prompt, to the prefill of the route
   int prefill_page_tokens_ = 0;
   int decode_page_tokens_ = 0;
   std::optional<proto::ReserveReply> reservation_;

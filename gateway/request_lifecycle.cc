@@ -9,7 +9,18 @@ using E = FlowEvent;
 using A = FlowAction;
 
 FlowStep StartOverOrFail(const FlowFacts& facts) {
-  return facts.may_start_over ? FlowStep{S::kReserving, A::kStartOver} : FlowStep{S::kFailed, A::kFail};
+  return facts.may_start_over ? FlowStep{S::kQueued, A::kStartOver} : FlowStep{S::kFailed, A::kFail};
+}
+
+FlowStep WhileQueued(FlowEvent event) {
+  switch (event) {
+    case E::kAdmitted:
+      return {S::kReserving, A::kReserve};
+    case E::kNoWorker:
+      return {S::kFailed, A::kFail};
+    default:
+      return {S::kQueued, A::kNone};
+  }
 }
 
 FlowStep WhileReserving(FlowEvent event, const FlowFacts& facts) {
@@ -19,13 +30,11 @@ FlowStep WhileReserving(FlowEvent event, const FlowFacts& facts) {
     case E::kReservedLocal:
       return {S::kHandingOff, A::kListen};
     case E::kNoRoom:
-      if (facts.another_decode) return {S::kReserving, A::kReserve};
+      if (facts.another_decode) return {S::kQueued, A::kQueue};
       if (facts.may_wait) return {S::kWaitingForRoom, A::kWait};
       return {S::kFailed, A::kFail};
     case E::kReserveFailed:
       return StartOverOrFail(facts);
-    case E::kNoWorker:
-      return {S::kFailed, A::kFail};
     default:
       return {S::kReserving, A::kNone};
   }
@@ -90,11 +99,13 @@ FlowStep Transition(FlowState from, FlowEvent event, const FlowFacts& facts) {
   if (event == E::kClientLeft) return {S::kCancelled, A::kDrop};
   switch (from) {
     case S::kNew:
-      return event == E::kStart ? FlowStep{S::kReserving, A::kReserve} : FlowStep{S::kNew, A::kNone};
+      return event == E::kStart ? FlowStep{S::kQueued, A::kQueue} : FlowStep{S::kNew, A::kNone};
+    case S::kQueued:
+      return WhileQueued(event);
     case S::kReserving:
       return WhileReserving(event, facts);
     case S::kWaitingForRoom:
-      return event == E::kWaitOver ? FlowStep{S::kReserving, A::kReserve} : FlowStep{S::kWaitingForRoom, A::kNone};
+      return event == E::kWaitOver ? FlowStep{S::kQueued, A::kQueue} : FlowStep{S::kWaitingForRoom, A::kNone};
     case S::kHandingOff:
       return WhileHandingOff(event, facts);
     case S::kRearming:
@@ -107,17 +118,17 @@ FlowStep Transition(FlowState from, FlowEvent event, const FlowFacts& facts) {
 }
 
 std::string_view Name(FlowState state) {
-  constexpr std::string_view kNames[kFlowStates] = {"new",         "reserving", "waiting for room",
-                                                    "handing off", "rearming",  "streaming",
-                                                    "finished",    "failed",    "cancelled"};
+  constexpr std::string_view kNames[kFlowStates] = {"new",         "queued",   "reserving", "waiting for room",
+                                                    "handing off", "rearming", "streaming", "finished",
+                                                    "failed",      "cancelled"};
   return kNames[static_cast<int>(state)];
 }
 
 std::string_view Name(FlowEvent event) {
   constexpr std::string_view kNames[kFlowEvents] = {
-      "start",     "reserved",     "reserved, local prefill", "no room",  "reserve failed", "no worker",
-      "wait over", "prefill done", "prefill failed",          "rearmed",  "rearm failed",   "overtaken",
-      "tokens",    "last",         "stream broken",           "deadline", "client left"};
+      "start",     "admitted",  "reserved",     "reserved, local prefill", "no room",  "reserve failed",
+      "no worker", "wait over", "prefill done", "prefill failed",          "rearmed",  "rearm failed",
+      "overtaken", "tokens",    "last",         "stream broken",           "deadline", "client left"};
   return kNames[static_cast<int>(event)];
 }
 

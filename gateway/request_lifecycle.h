@@ -8,6 +8,7 @@ namespace sluice {
 
 enum class FlowState {
   kNew,
+  kQueued,          // until a prefill would begin with it soon; holds nothing
   kReserving,       // asked a decode worker for pages
   kWaitingForRoom,  // all of them were full
   kHandingOff,      // Generate is open, prefill runs, or decode does its part
@@ -17,10 +18,11 @@ enum class FlowState {
   kFailed,
   kCancelled,
 };
-inline constexpr int kFlowStates = 9;
+inline constexpr int kFlowStates = 10;
 
 enum class FlowEvent {
   kStart,
+  kAdmitted,  // its turn has come
   kReserved,
   kReservedLocal,  // and decode does the prefill itself
   kNoRoom,
@@ -38,17 +40,18 @@ enum class FlowEvent {
   kDeadline,
   kClientLeft,
 };
-inline constexpr int kFlowEvents = 17;
+inline constexpr int kFlowEvents = 18;
 
 enum class FlowAction {
   kNone,
-  kReserve,     // choose workers and ask decode for pages
+  kQueue,       // choose workers, and wait for a turn where prefill would not begin soon
+  kReserve,     // ask decode for pages
   kWait,        // for room, as long as decode hinted
   kOpenLegs,    // Generate on decode, Run on prefill
   kListen,      // Generate only
   kRearm,       // drop the prefill leg, choose another, ask for its ticket
   kRunPrefill,  // with the new ticket
-  kStartOver,   // drop both legs and what came of them, release the pages, choose again
+  kStartOver,   // drop both legs and what came of them, release the pages, queue again
   kDeliver,
   kComplete,  // deliver, then end the answer
   kFail,      // drop both legs, release the pages, tell the client

@@ -24,6 +24,11 @@ double TypicalRate(const std::vector<WorkerSnapshot>& prefill) {
   return known > 0 ? sum / known : kUnknownTokensPerS;
 }
 
+double TokensPerSecond(const FleetSnapshot& fleet, int prefill) {
+  const double measured = fleet.prefill[prefill].prefill_tokens_per_s;
+  return measured > 0.0 ? measured : TypicalRate(fleet.prefill);
+}
+
 // Smaller is better.
 using Rank = std::tuple<bool, bool, bool, double, int64_t>;
 Rank RankPair(const FleetSnapshot& fleet, const Route& route, const RequestShape& shape) {
@@ -84,12 +89,16 @@ std::string Mismatch(const WorkerSnapshot& prefill, const WorkerSnapshot& decode
                       absl::StrJoin(differences, ", "));
 }
 
+double PredictQueueSeconds(const FleetSnapshot& fleet, int prefill) {
+  return static_cast<double>(fleet.prefill[prefill].queued_prompt_tokens) / TokensPerSecond(fleet, prefill);
+}
+
 ShipPrediction PredictShip(const FleetSnapshot& fleet, const Route& route, const RequestShape& shape) {
   const WorkerSnapshot& prefill = fleet.prefill[route.prefill];
-  const double rate = prefill.prefill_tokens_per_s > 0.0 ? prefill.prefill_tokens_per_s : TypicalRate(fleet.prefill);
   ShipPrediction out;
-  out.queue_s = static_cast<double>(prefill.queued_prompt_tokens) / rate;
-  out.compute_s = static_cast<double>(shape.prompt_tokens - prefill.cached_tokens) / rate;
+  out.queue_s = PredictQueueSeconds(fleet, route.prefill);
+  out.compute_s =
+      static_cast<double>(shape.prompt_tokens - prefill.cached_tokens) / TokensPerSecond(fleet, route.prefill);
   if (prefill.transfer_tokens_per_s > 0.0) out.transfer_s_per_token = 1.0 / prefill.transfer_tokens_per_s;
   return out;
 }

@@ -60,9 +60,12 @@ int64_t PagesNeeded(const RequestShape& shape, int64_t page_tokens);
 // Empty where KV of `prefill` can go to `decode`; otherwise what differs, with both values.
 std::string Mismatch(const WorkerSnapshot& prefill, const WorkerSnapshot& decode);
 
+// How long until `prefill` would have computed all that was given to it before.
+double PredictQueueSeconds(const FleetSnapshot& fleet, int prefill);
+
 // How long it would take until the KV of the request is with decode.
 struct ShipPrediction {
-  double queue_s = 0.0;               // of prompts before it
+  double queue_s = 0.0;               // of prompts before it: PredictQueueSeconds()
   double compute_s = 0.0;             // of what prefill has not cached
   double transfer_s_per_token = 0.0;  // that decode has not; 0: not known
 };

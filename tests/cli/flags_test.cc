@@ -86,11 +86,12 @@ TEST(WorkerFlags, SetTheFieldsOfTheGatewaysOptions) {
   AddGatewayFlags(app, &options);
   app.parse(
       "--model m --prefill a:1,b:2 --decode c:3 --listen 127.0.0.1:0 --queue-timeout 1s --body-bytes 1MiB "
-      "--prefix-pages 5");
+      "--prefix-pages 5 --prefill-queue-max 3s");
   EXPECT_THAT(options.prefill_workers, ElementsAre("a:1", "b:2"));
   EXPECT_THAT(options.decode_workers, ElementsAre("c:3"));
   EXPECT_EQ(options.listen, "127.0.0.1:0");
   EXPECT_EQ(options.room_wait_ms, 1000);
+  EXPECT_EQ(options.prefill_queue_max_ms, 3000);
   EXPECT_EQ(options.body_bytes_max, size_t{1} << 20);
   EXPECT_EQ(options.prefix_pages_max, 5);
 }

@@ -83,11 +83,26 @@ TEST_F(FleetTest, ARestartIsALoss) {
 
 TEST_F(FleetTest, PromisesCountUntilAReportMustContainThem) {
   SetUpFleet(1, 1);
-  fleet->Promise({.decode = 0, .prefill = 0}, {.prompt_tokens = 32, .max_tokens = 16, .n = 1});
+  const auto promise =
+      fleet->Promise({.decode = 0, .prefill = 0}, {.prompt_tokens = 32, .max_tokens = 16, .n = 1}, /*tokens=*/20);
   EXPECT_EQ(fleet->snapshot().decode[0].pages_free, 97);
-  EXPECT_EQ(fleet->snapshot().prefill[0].queued_prompt_tokens, 32);
+  EXPECT_EQ(fleet->snapshot().prefill[0].queued_prompt_tokens, 20);
   loop.Advance(absl::Seconds(1));
   EXPECT_EQ(fleet->snapshot().decode[0].pages_free, 100);
+  EXPECT_EQ(fleet->snapshot().prefill[0].queued_prompt_tokens, 20) << "it has not been sent yet";
+  promise->Sent();
+  EXPECT_EQ(fleet->snapshot().prefill[0].queued_prompt_tokens, 20);
+  loop.Advance(absl::Seconds(1));
+  EXPECT_EQ(fleet->snapshot().prefill[0].queued_prompt_tokens, 0);
+}
+
+TEST_F(FleetTest, APromiseThatIsNotKeptCountsNoLonger) {
+  SetUpFleet(1, 1);
+  auto promise = fleet->PromisePrefill(0, 20);
+  workers->prefill(0).status->set_epoch(77);
+  loop.Advance(absl::Seconds(1));
+  EXPECT_EQ(fleet->snapshot().prefill[0].queued_prompt_tokens, 20);
+  promise.reset();
   EXPECT_EQ(fleet->snapshot().prefill[0].queued_prompt_tokens, 0);
 }
 

@@ -45,6 +45,7 @@ class FlowFixture : public testing::Test {
     workers = std::make_unique<ScriptedWorkers>(&loop, prefills, decodes);
     fleet = std::make_unique<Fleet>(&options, &loop, workers.get(),
                                     FleetModel{.model_hash = "hash", .vocab_size = 258, .context_tokens_max = 512});
+    queue = std::make_unique<AdmissionQueue>(&options, &loop, fleet.get());
     loop.Settle();
   }
   FlowEnvironment Environment() {
@@ -52,6 +53,7 @@ class FlowFixture : public testing::Test {
             .loop = &loop,
             .workers = workers.get(),
             .fleet = fleet.get(),
+            .queue = queue.get(),
             .prefixes = &prefixes,
             .metrics = &metrics};
   }
@@ -96,6 +98,7 @@ class FlowFixture : public testing::Test {
   ManualLoop loop;
   std::unique_ptr<ScriptedWorkers> workers;
   std::unique_ptr<Fleet> fleet;
+  std::unique_ptr<AdmissionQueue> queue;
   RecordingClient client;
   std::unique_ptr<RequestFlow> flow;
 };

@@ -24,12 +24,14 @@ TEST(GatewayOptions, EveryProblemIsReportedAtOnce) {
   options.listen = "nowhere";
   options.decode_workers = {"a:1", "a:1", "b"};
   options.connections_max = 0;
+  options.prefill_queue_max_ms = -1;
   const std::string message(options.Validate().message());
   EXPECT_THAT(message, HasSubstr("model_path is empty"));
   EXPECT_THAT(message, HasSubstr("listen: \"nowhere\" is not host:port"));
   EXPECT_THAT(message, HasSubstr("decode_workers names a:1 twice"));
   EXPECT_THAT(message, HasSubstr("decode_workers: \"b\" is not host:port"));
   EXPECT_THAT(message, HasSubstr("connections_max is 0, must be at least 1"));
+  EXPECT_THAT(message, HasSubstr("prefill_queue_max_ms is -1, must be at least 0"));
 }
 
 TEST(GatewayOptions, AddressesAreNamesNumbersOrBracketed) {
