@@ -156,6 +156,7 @@ WorkerSnapshot Fleet::Snapshot(const Worker& worker) const {
   out.page_tokens = static_cast<int>(status.page_tokens());
   out.pages_total = status.kv_pages_total();
   out.pages_free = int64_t{status.kv_pages_free()} + status.kv_pages_cached();
+  out.pages_cached = status.kv_pages_cached();
   out.queued_prompt_tokens = static_cast<int64_t>(status.queued_prompt_tokens());
   out.prefill_tokens_per_s = status.prefill_tokens_per_s();
   out.transfer_tokens_per_s = status.transfer_tokens_per_s();

@@ -29,12 +29,18 @@ double TokensPerSecond(const FleetSnapshot& fleet, int prefill) {
   return measured > 0.0 ? measured : TypicalRate(fleet.prefill);
 }
 
+// Of the prompt's cached pages, how many are certainly not among the free ones: those that the cache alone holds are,
+// and the request takes them from there.
+int64_t PagesSharedWithOthers(const WorkerSnapshot& decode) {
+  if (decode.page_tokens <= 0) return 0;
+  return std::max<int64_t>(0, decode.cached_tokens / decode.page_tokens - decode.pages_cached);
+}
+
 // Smaller is better.
 using Rank = std::tuple<bool, bool, bool, double, int64_t>;
 Rank RankPair(const FleetSnapshot& fleet, const Route& route, const RequestShape& shape) {
   const WorkerSnapshot& decode = fleet.decode[route.decode];
-  const int64_t cached_pages = decode.page_tokens > 0 ? decode.cached_tokens / decode.page_tokens : 0;
-  const bool full = decode.pages_free < PagesNeeded(shape, decode.page_tokens) - cached_pages;
+  const bool full = decode.pages_free < PagesNeeded(shape, decode.page_tokens) - PagesSharedWithOthers(decode);
   const double used = decode.pages_total > 0 ? 1.0 - static_cast<double>(decode.pages_free) / decode.pages_total : 0.0;
   const ShipPrediction ship = PredictShip(fleet, route, shape);
   const auto sent = static_cast<double>(shape.prompt_tokens - decode.cached_tokens);

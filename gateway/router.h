@@ -22,8 +22,9 @@ struct WorkerSnapshot {
   std::vector<std::string> wire_codecs;  // that it sends or takes
   int page_tokens = 0;
 
-  int64_t pages_total = 0;  // decode
-  int64_t pages_free = 0;   // decode; less what was promised to requests since its last report
+  int64_t pages_total = 0;   // decode
+  int64_t pages_free = 0;    // decode; cached ones, too; less what was promised to requests since its last report
+  int64_t pages_cached = 0;  // decode; of those, what only its cache holds
 
   int64_t queued_prompt_tokens = 0;    // prefill; with what was sent to it since its last report
   double prefill_tokens_per_s = 0.0;   // prefill; 0: not known yet

@@ -103,9 +103,19 @@ TEST(Router, TheFullerADecodeIsTheLessItsPrefixDraws) {
   }
 }
 
-TEST(Router, PagesThatAreSharedNeedNoRoom) {
+TEST(Router, PagesThatAreSharedWithOthersNeedNoRoom) {
   FleetSnapshot fleet{{Prefill(0, 100)}, {Decode(6), Decode(7)}};  // the request needs eight
   fleet.decode[0].cached_tokens = 32;
+  EXPECT_EQ(Pick(fleet, kShape, {})->decode, 0);
+}
+
+TEST(Router, CachedPagesThatCountAsFreeAreNotCountedAgain) {
+  FleetSnapshot fleet{{Prefill(0, 100)}, {Decode(6), Decode(8)}};  // the request needs eight
+  fleet.decode[0].cached_tokens = 32;
+  fleet.decode[0].pages_cached = 2;
+  fleet.prefill[0].transfer_tokens_per_s = 200;
+  EXPECT_EQ(Pick(fleet, kShape, {})->decode, 1) << "of six free pages two are the prompt's own: four are left for six";
+  fleet.decode[0].pages_free = 8;
   EXPECT_EQ(Pick(fleet, kShape, {})->decode, 0);
 }
 
