@@ -301,7 +301,10 @@ void RequestFlow::RecordPrefill() {
 }
 
 void RequestFlow::RecordDecode() {
+  // Where every choice ends with its first token, prefill's, decode is sent no KV.
+  if (event_.usage().completion_tokens() <= static_cast<uint32_t>(request_.sampling.n)) return;
   std::vector<TokenId> tokens = request_.prompt_ids;
+  if (!first_choice_.empty()) first_choice_.pop_back();  // the last one is never fed back: it has no KV
   tokens.insert(tokens.end(), first_choice_.begin(), first_choice_.end());
   env_.prefixes->Add({WorkerRole::kDecode, route_.decode}, HashPages(tokens, decode_page_tokens_));
 }

@@ -13,6 +13,13 @@ using testing::Pair;
 
 class RequestFlowTest : public FlowFixture {
  protected:
+  // All of an answer at once.
+  static proto::GenerateEvent Answer(int tokens) {
+    proto::GenerateEvent event = Tokens("a", true);
+    for (int i = 1; i < tokens; ++i) event.add_tokens()->set_token(200 + i);
+    event.mutable_usage()->set_completion_tokens(static_cast<uint32_t>(tokens));
+    return event;
+  }
   std::string FailureMessage() const {
     return client.failure.has_value() ? std::string(client.failure->message()) : "";
   }
@@ -74,15 +81,34 @@ TEST_F(RequestFlowTest, WhoServedAPromptIsRememberedForTheNextTurn) {
   StartFlow();
   GrantReservation(5);
   ASSERT_EQ(workers->runs[0]->worker, 0);
-  proto::GenerateEvent event = Tokens("a", true);
-  for (int i = 0; i < 20; ++i) event.add_tokens()->set_token(200 + i);
-  workers->streams[0]->Event(event);
+  workers->streams[0]->Event(Answer(21));
   ASSERT_TRUE(client.done);
   const PageHashes hashes = HashPages(prompt, 16);
   EXPECT_EQ(prefixes.KnownPages({WorkerRole::kPrefill, 0}, hashes), 2);
   EXPECT_EQ(prefixes.KnownPages({WorkerRole::kPrefill, 1}, hashes), 0);
   EXPECT_EQ(prefixes.KnownPages({WorkerRole::kDecode, workers->reserves[0]->worker}, hashes), 2);
   EXPECT_EQ(prefixes.size(), 3u) << "and decode has the answer";
+}
+
+TEST_F(RequestFlowTest, DecodeHasNoKvOfItsLastToken) {
+  SetUpFleet(1, 1);
+  prompt.assign(40, 1);
+  StartFlow();
+  GrantReservation(5);
+  workers->streams[0]->Event(Answer(8));  // 47 tokens with KV
+  EXPECT_EQ(prefixes.size(), 2u);
+}
+
+TEST_F(RequestFlowTest, DecodeHasNothingOfAnAnswerOfOneToken) {
+  SetUpFleet(1, 1);
+  prompt.assign(40, 1);
+  StartFlow();
+  GrantReservation(5);
+  workers->streams[0]->Event(Answer(1));
+  ASSERT_TRUE(client.done);
+  const PageHashes hashes = HashPages(prompt, 16);
+  EXPECT_EQ(prefixes.KnownPages({WorkerRole::kPrefill, 0}, hashes), 2);
+  EXPECT_EQ(prefixes.KnownPages({WorkerRole::kDecode, 0}, hashes), 0);
 }
 
 TEST_F(RequestFlowTest, GenerateIsOpenBeforePrefillRuns) {
