@@ -95,6 +95,7 @@ proto::WorkerStatus DecodeProcess::Identity() const {
   identity.set_model_hash(checkpoint_->model_hash());
   *identity.mutable_layout() = ToProto(kv_options_.layout);
   identity.set_page_tokens(static_cast<uint32_t>(kv_options_.page_tokens));
+  identity.set_local_prefill_tokens_max(static_cast<uint32_t>(options_.local_prefill_tokens_max));
   identity.set_store_codec(std::string(Name(kv_options_.codec)));
   for (const KvCodec codec : wire_codecs_) identity.add_wire_codecs(std::string(Name(codec)));
   identity.set_vocab_size(static_cast<uint32_t>(config.vocab_size));

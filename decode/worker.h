@@ -150,6 +150,7 @@ class Worker {
   StatusOr<proto::ReserveReply> TryReserve(const proto::ReserveRequest& request);
   LocalPrefillFacts Facts(const proto::ShipTime& ship, const Reservation& reservation) const;
   proto::ReserveReply TakeOn(const Reservation& reservation, const proto::ReserveRequest& request);
+  proto::ReserveReply GiveUp(const Reservation& reservation);  // which is gone afterwards
   proto::ReserveReply Promise(const Reservation& reservation);
   void OpenTransfer(const Reservation& reservation);
   // Its pages may be given to others, or else (false) are quarantined.

@@ -72,9 +72,11 @@ StatusOr<proto::ReserveReply> Worker::TryReserve(const proto::ReserveRequest& re
   requests_.emplace(reservation.id,
                     std::make_unique<Request>(&model_, reservation.request, demand.prompt_tokens, sampling,
                                               std::move(stream), std::move(prompt), reservation.cached_tokens));
+  const bool local =
+      request.has_ship() && request.prompt_ids_size() > 0 && PrefillsLocally(Facts(request.ship(), reservation));
+  if (!local && request.only_local()) return GiveUp(reservation);
   metrics_->prefix_hit_tokens.Increment(static_cast<double>(reservation.cached_tokens));
-  if (request.has_ship() && request.prompt_ids_size() > 0 && PrefillsLocally(Facts(request.ship(), reservation)))
-    return TakeOn(reservation, request);
+  if (local) return TakeOn(reservation, request);
   OpenTransfer(reservation);
   return Promise(reservation);
 }
@@ -112,6 +114,14 @@ proto::ReserveReply Worker::TakeOn(const Reservation& reservation, const proto::
   reply.set_local(true);
   reply.set_reservation_id(reservation.id.value);
   reply.set_generation(reservation.tenure.value);
+  reply.set_epoch(options_.identity.epoch());
+  return reply;
+}
+
+proto::ReserveReply Worker::GiveUp(const Reservation& reservation) {
+  Fail(reservation.id, absl::AbortedError("decode does not compute this prompt itself"));
+  proto::ReserveReply reply;
+  reply.set_not_local(true);
   reply.set_epoch(options_.identity.epoch());
   return reply;
 }

@@ -157,6 +157,7 @@ WorkerSnapshot Fleet::Snapshot(const Worker& worker) const {
   out.pages_total = status.kv_pages_total();
   out.pages_free = int64_t{status.kv_pages_free()} + status.kv_pages_cached();
   out.pages_cached = status.kv_pages_cached();
+  out.local_prefill_tokens_max = status.local_prefill_tokens_max();
   out.queued_prompt_tokens = static_cast<int64_t>(status.queued_prompt_tokens());
   out.prefill_tokens_per_s = status.prefill_tokens_per_s();
   out.transfer_tokens_per_s = status.transfer_tokens_per_s();
@@ -188,10 +189,9 @@ int64_t Fleet::context_tokens_max() const {
   return tokens;
 }
 
-std::unique_ptr<PromisedLoad::Hold> Fleet::Promise(const Route& route, const RequestShape& shape, int64_t tokens) {
-  Worker& decode = *decode_[route.decode];
+void Fleet::PromisePages(int index, const RequestShape& shape) {
+  Worker& decode = *decode_[index];
   decode.promised.Add(PagesNeeded(shape, decode.status.page_tokens()));
-  return PromisePrefill(route.prefill, tokens);
 }
 
 std::unique_ptr<PromisedLoad::Hold> Fleet::PromisePrefill(int prefill, int64_t tokens) {

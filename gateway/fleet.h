@@ -46,9 +46,10 @@ class Fleet {
   // When a report last showed that some prefill worker had computed since the one before.
   absl::Time prefill_progress() const { return prefill_progress_; }
 
-  // A request is being given to these workers. Its pages count against decode until a report must contain them. The
-  // `tokens` that prefill is to compute count until what is returned is gone or, once they were sent, likewise.
-  std::unique_ptr<PromisedLoad::Hold> Promise(const Route& route, const RequestShape& shape, int64_t tokens);
+  // Decode is asked for a request's pages. They count against it until a report must contain them.
+  void PromisePages(int decode, const RequestShape& shape);
+  // Prefill is going to be given `tokens` to compute. They count until what is returned is gone or, once they were
+  // sent, until a report must contain them.
   std::unique_ptr<PromisedLoad::Hold> PromisePrefill(int prefill, int64_t tokens);
   // Asks for a worker's status now instead of when its time comes.
   void Refresh(WorkerRef worker);

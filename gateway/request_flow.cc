@@ -265,6 +265,7 @@ void RequestFlow::OnLost(WorkerRef worker, const Status& why) {
     StepWith(FlowEvent::kStreamBroken, why);
   } else if (worker == WorkerRef{WorkerRole::kDecode, route_.decode} && control_ != nullptr) {
     control_.reset();
+    if (state_ == FlowState::kQueued) return;
     ++reservations_;
     StepWith(FlowEvent::kReserveFailed, why);
   }

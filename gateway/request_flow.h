@@ -84,7 +84,11 @@ class RequestFlow final : private AdmissionQueue::Waiter {
   void OnAdmitted(const FleetSnapshot& fleet, const Route& route) override;
   void OnNoWorker(const Status& why) override;
   void SetQueued(bool queued);
+  void TakeRoute(const FleetSnapshot& fleet, const Route& route);
+  void AskDecodeAlone();
+  void OnDecodeAlone(const StatusOr<proto::ReserveReply>& reply);
   void Reserve();
+  proto::ReserveRequest ReservationWanted() const;
   void OnReserve(const StatusOr<proto::ReserveReply>& reply);
   void OnNoRoom(const proto::NoRoom& no_room);
   void Wait();

@@ -18,6 +18,34 @@ void RequestFlow::Queue() {
   queued_since_ = env_.loop->Now();
   SetQueued(true);
   env_.queue->Enter(turn_, this);
+  if (state_ == FlowState::kQueued && !request_.canary) AskDecodeAlone();
+}
+
+// Where little of the prompt is to be computed decode may do that itself, and nobody waits for prefill. The turn in the
+// queue is kept meanwhile.
+void RequestFlow::AskDecodeAlone() {
+  const FleetSnapshot fleet = Snapshot();
+  const StatusOr<Route> route = Pick(fleet, Shape(), ExcludedNow());
+  if (!route.ok()) return;
+  const WorkerSnapshot& decode = fleet.decode[route->decode];
+  if (Shape().prompt_tokens - decode.cached_tokens > decode.local_prefill_tokens_max) return;
+  TakeRoute(fleet, *route);
+  proto::ReserveRequest request = ReservationWanted();
+  request.set_only_local(true);
+  control_ = env_.workers->Reserve(route_.decode, request, std::min(kControlTimeout, Remaining()),
+                                   [this](const StatusOr<proto::ReserveReply>& reply) { OnDecodeAlone(reply); });
+}
+
+void RequestFlow::OnDecodeAlone(const StatusOr<proto::ReserveReply>& reply) {
+  control_.reset();
+  if (!reply.ok() || !reply->local()) return;  // what it does instead is wait
+  env_.queue->Leave(turn_);
+  SetQueued(false);
+  env_.fleet->PromisePages(route_.decode, Shape());
+  ++reservations_;
+  reservation_ = *reply;
+  CountRoute("local");
+  Step(FlowEvent::kReservedLocal);
 }
 
 void RequestFlow::SetQueued(bool queued) {
@@ -43,16 +71,21 @@ void RequestFlow::OnAdmitted(const FleetSnapshot& fleet, const Route& route) {
   if (waited > absl::ZeroDuration() || room_deadline_ == absl::Time()) {
     room_deadline_ = std::min(env_.loop->Now() + request_.room_wait, deadline_);
   }
-  route_ = route;
-  ship_ = PredictShip(fleet, route_, Shape());
-  const WorkerSnapshot& prefill = fleet.prefill[route_.prefill];
-  prefill_page_tokens_ = prefill.page_tokens;
-  decode_page_tokens_ = fleet.decode[route_.decode].page_tokens;
-  promise_ = env_.fleet->Promise(route_, Shape(), Shape().prompt_tokens - prefill.cached_tokens);
+  TakeRoute(fleet, route);
+  env_.fleet->PromisePages(route_.decode, Shape());
+  promise_ =
+      env_.fleet->PromisePrefill(route_.prefill, Shape().prompt_tokens - fleet.prefill[route_.prefill].cached_tokens);
   Step(FlowEvent::kAdmitted);
 }
 
-void RequestFlow::Reserve() {
+void RequestFlow::TakeRoute(const FleetSnapshot& fleet, const Route& route) {
+  route_ = route;
+  ship_ = PredictShip(fleet, route_, Shape());
+  prefill_page_tokens_ = fleet.prefill[route_.prefill].page_tokens;
+  decode_page_tokens_ = fleet.decode[route_.decode].page_tokens;
+}
+
+proto::ReserveRequest RequestFlow::ReservationWanted() const {
   proto::ReserveRequest request;
   request.set_request_id(request_.id);
   request.set_prompt_tokens(static_cast<uint32_t>(request_.prompt_ids.size()));
@@ -65,7 +98,11 @@ void RequestFlow::Reserve() {
     request.mutable_ship()->set_compute_seconds(ship_.compute_s);
     request.mutable_ship()->set_transfer_seconds_per_token(ship_.transfer_s_per_token);
   }
-  control_ = env_.workers->Reserve(route_.decode, request, std::min(kControlTimeout, Remaining()),
+  return request;
+}
+
+void RequestFlow::Reserve() {
+  control_ = env_.workers->Reserve(route_.decode, ReservationWanted(), std::min(kControlTimeout, Remaining()),
                                    [this](const StatusOr<proto::ReserveReply>& reply) { OnReserve(reply); });
 }
 

@@ -16,6 +16,8 @@ FlowStep WhileQueued(FlowEvent event) {
   switch (event) {
     case E::kAdmitted:
       return {S::kReserving, A::kReserve};
+    case E::kReservedLocal:
+      return {S::kHandingOff, A::kListen};
     case E::kNoWorker:
       return {S::kFailed, A::kFail};
     default:

@@ -26,8 +26,9 @@ struct WorkerSnapshot {
   int64_t pages_free = 0;    // decode; cached ones, too; less what was promised to requests since its last report
   int64_t pages_cached = 0;  // decode; of those, what only its cache holds
 
-  int64_t queued_prompt_tokens = 0;    // prefill; with what was sent to it since its last report
-  double prefill_tokens_per_s = 0.0;   // prefill; 0: not known yet
+  int64_t queued_prompt_tokens = 0;      // prefill; with what was sent to it since its last report
+  int64_t local_prefill_tokens_max = 0;  // decode; rests of prompts that it may compute itself
+  double prefill_tokens_per_s = 0.0;     // prefill; 0: not known yet
   double transfer_tokens_per_s = 0.0;  // prefill; whose handoff takes so long after the last one is computed; likewise
 
   int64_t cached_tokens = 0;  // of the request at hand, as far as is known (prefix_records.h)

@@ -48,6 +48,18 @@ class DecodeLocalPrefillTest : public WorkerFixture {
   }
 };
 
+TEST_F(DecodeLocalPrefillTest, WhoAsksForThatAloneHoldsNothingWhereItIsNot) {
+  only_local_ = true;
+  Held held = ReserveLocal(Prompt(64), Sampling(9));
+  ReadToEnd(held);
+  ExpectAnswered(held);
+  const auto reply = TryReserve(Prompt(65, 2), Sampling(9));
+  ASSERT_TRUE(reply.ok()) << reply.status();
+  EXPECT_TRUE(reply->not_local());
+  EXPECT_EQ(metrics_.reservations.Value(), 0);
+  ExpectNothingHeld();
+}
+
 TEST_F(DecodeLocalPrefillTest, AnswersAsIfItHadBeenShipped) {
   for (const int tokens : {1, 3, 4, 5, 8, 17, 64}) {
     Held held = ReserveLocal(Prompt(tokens, tokens), Sampling(9));

@@ -279,6 +279,7 @@ StatusOr<proto::ReserveReply> WorkerFixture::TryReserve(const std::vector<TokenI
   request.set_prompt_tokens(static_cast<uint32_t>(prompt.size()));
   *request.mutable_prompt_ids() = {prompt.begin(), prompt.end()};
   if (ship_) *request.mutable_ship() = *ship_;
+  request.set_only_local(only_local_);
   *request.mutable_sampling() = ToProto(sampling);
   request.set_deadline_unix_ms(absl::ToUnixMillis(clock_.Now() + time));
   StatusOr<proto::ReserveReply> reply = absl::InternalError("not answered");

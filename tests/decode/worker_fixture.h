@@ -131,6 +131,7 @@ class WorkerFixture : public testing::Test {
 
   KvCodec wire_ = KvCodec::kBf16;        // of what SendKv sends
   std::optional<proto::ShipTime> ship_;  // of what is reserved
+  bool only_local_ = false;              // likewise
   proto::KvLayout layout_proto_ = ToProto(kToyLayout);
   ManualClock clock_;
   DecodeMetrics metrics_;

@@ -232,6 +232,58 @@ TEST_F(AdmissionQueueTest, WaitingForPrefillIsNotWaitingForRoom) {
   EXPECT_EQ(request->flow->state(), FlowState::kWaitingForRoom);
 }
 
+TEST_F(AdmissionQueueTest, APromptThatDecodeMayComputeItselfDoesNotWaitForPrefill) {
+  SetUpBusyFleet(1, 1, 300);
+  workers->decode(0).status->set_local_prefill_tokens_max(16);
+  loop.Advance(absl::Seconds(1));
+  const auto too_long = Start(1, 17);
+  EXPECT_THAT(workers->reserves, IsEmpty());
+  const auto refused = Start(2, 16);
+  const auto taken = Start(3, 16);
+  ASSERT_THAT(Reserved(), ElementsAre(2, 3));
+  EXPECT_TRUE(workers->reserves[0]->request.only_local());
+  EXPECT_EQ(workers->reserves[0]->request.ship().queue_seconds(), 3);
+  proto::ReserveReply no;
+  no.set_not_local(true);
+  workers->reserves[0]->Answer(no);
+  proto::ReserveReply yes = Ticket(5);
+  yes.set_local(true);
+  workers->reserves[1]->Answer(yes);
+  EXPECT_EQ(refused->flow->state(), FlowState::kQueued);
+  EXPECT_EQ(taken->flow->state(), FlowState::kHandingOff);
+  EXPECT_EQ(Queued(), 2);
+  Report(0, 0);
+  EXPECT_THAT(Reserved(), ElementsAre(2, 3, 1, 2));
+  EXPECT_FALSE(workers->reserves[3]->request.only_local());
+}
+
+TEST_F(AdmissionQueueTest, AWaiterWhoseTurnComesWhileDecodeIsAskedAloneAsksAnew) {
+  SetUpBusyFleet(1, 1, 300);
+  workers->decode(0).status->set_local_prefill_tokens_max(16);
+  loop.Advance(absl::Seconds(1));
+  const auto request = Start(1, 16);
+  Report(0, 0);
+  ASSERT_EQ(workers->reserves.size(), 2u);
+  EXPECT_TRUE(workers->reserves[0]->cancelled);
+  workers->reserves[1]->Answer(Ticket(5));
+  EXPECT_EQ(request->flow->state(), FlowState::kHandingOff);
+}
+
+TEST_F(AdmissionQueueTest, ADecodeThatDiesWhileItIsAskedAloneLeavesTheWaiterInItsPlace) {
+  SetUpBusyFleet(1, 2, 300);
+  workers->decode(0).status->set_local_prefill_tokens_max(16);
+  loop.Advance(absl::Seconds(1));
+  const auto request = Start(1, 16);
+  ASSERT_EQ(workers->reserves.size(), 1u);
+  workers->decode(0).status->set_epoch(77);
+  loop.Advance(absl::Seconds(1));
+  EXPECT_TRUE(workers->reserves[0]->cancelled);
+  EXPECT_EQ(request->flow->state(), FlowState::kQueued);
+  EXPECT_FALSE(request->client.failure.has_value());
+  Report(0, 0);
+  EXPECT_EQ(workers->reserves.size(), 2u);
+}
+
 TEST_F(AdmissionQueueTest, AWorkerIsNotAskedInALoopBecauseSomebodyWaits) {
   SetUpBusyFleet(1, 1, 0);
   const auto first = Start(1, 400);

@@ -83,8 +83,8 @@ TEST_F(FleetTest, ARestartIsALoss) {
 
 TEST_F(FleetTest, PromisesCountUntilAReportMustContainThem) {
   SetUpFleet(1, 1);
-  const auto promise =
-      fleet->Promise({.decode = 0, .prefill = 0}, {.prompt_tokens = 32, .max_tokens = 16, .n = 1}, /*tokens=*/20);
+  fleet->PromisePages(0, {.prompt_tokens = 32, .max_tokens = 16, .n = 1});
+  const auto promise = fleet->PromisePrefill(0, 20);
   EXPECT_EQ(fleet->snapshot().decode[0].pages_free, 97);
   EXPECT_EQ(fleet->snapshot().prefill[0].queued_prompt_tokens, 20);
   loop.Advance(absl::Seconds(1));

@@ -29,6 +29,7 @@ struct Edge {
 const Edge kEdges[] = {
     {S::kNew, E::kStart, kNothing, S::kQueued, A::kQueue},
     {S::kQueued, E::kAdmitted, kNothing, S::kReserving, A::kReserve},
+    {S::kQueued, E::kReservedLocal, kNothing, S::kHandingOff, A::kListen},
     {S::kQueued, E::kNoWorker, kNothing, S::kFailed, A::kFail},
     {S::kReserving, E::kReserved, kNothing, S::kHandingOff, A::kOpenLegs},
     {S::kReserving, E::kReservedLocal, kNothing, S::kHandingOff, A::kListen},
