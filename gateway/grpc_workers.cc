@@ -27,19 +27,23 @@ void SetTimeout(grpc::ClientContext& context, absl::Duration timeout) {
 }
 
 // Calls that gRPC still holds: they post to the loop, so the loop may not go before them.
+//
+// It owns them, and gRPC's callbacks own nothing: a context holds its channel, and a channel whose last owner is one of
+// gRPC's own threads waits there for that thread's end, and aborts. So what has ended is destroyed by the next call to
+// Add() or AwaitNone(), which are the loop's.
 class Inflight {
  public:
-  // The context is shared with gRPC's callback, which removes it.
   void Add(std::shared_ptr<grpc::ClientContext> context) {
+    std::vector<std::shared_ptr<grpc::ClientContext>> ended;  // destroyed without the lock
     absl::MutexLock lock(&mutex_);
+    ended.swap(ended_);
     grpc::ClientContext* const key = context.get();
     calls_.emplace(key, std::move(context));
   }
+  // By gRPC's callback, as the last that it does.
   void Remove(grpc::ClientContext* context) {
-    // The last owner of a call may be this entry, and the call's end is no business of the lock.
-    std::shared_ptr<grpc::ClientContext> owner;
     absl::MutexLock lock(&mutex_);
-    owner = std::move(calls_.extract(context).mapped());
+    ended_.push_back(std::move(calls_.extract(context).mapped()));
   }
   // Gives calls that may still end by themselves `patience` to do so, and cancels the others, which ends them.
   void AwaitNone(absl::Duration patience) {
@@ -61,9 +65,10 @@ class Inflight {
 
   absl::Mutex mutex_;
   Calls calls_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::shared_ptr<grpc::ClientContext>> ended_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Shared between the handle and gRPC, which needs it until its callback has come.
+// Shared between the handle and, until gRPC's callback has come, Inflight.
 template <typename Request, typename Reply>
 struct Unary : std::enable_shared_from_this<Unary<Request, Reply>> {
   EventLoop* loop;
@@ -79,9 +84,9 @@ struct Unary : std::enable_shared_from_this<Unary<Request, Reply>> {
   void Start(absl::Duration timeout, StartFunction start) {
     SetTimeout(context, timeout);
     inflight->Add({this->shared_from_this(), &context});
-    start(&context, &request, &reply, [self = this->shared_from_this()](grpc::Status status) {
-      self->loop->Post([self, status = FromGrpc(status)] { self->Finish(status); });
-      self->inflight->Remove(&self->context);
+    start(&context, &request, &reply, [this](grpc::Status status) {
+      loop->Post([self = this->shared_from_this(), status = FromGrpc(status)] { self->Finish(status); });
+      inflight->Remove(&context);
     });
   }
 
@@ -112,7 +117,7 @@ class UnaryHandle final : public Workers::Call {
   bool cancels_;
 };
 
-// Shared between the handle and gRPC, which lets it go in OnDone. A hold keeps OnDone away while the handle may still
+// Shared between the handle and, until OnDone, Inflight. A hold keeps OnDone away while the handle may still
 // start reads.
 class GenerateCall final : public grpc::ClientReadReactor<proto::GenerateEvent>,
                            public std::enable_shared_from_this<GenerateCall> {
@@ -128,7 +133,6 @@ class GenerateCall final : public grpc::ClientReadReactor<proto::GenerateEvent>,
   void Start(proto::Decode::Stub* stub, absl::Duration timeout) {
     SetTimeout(context_, timeout);
     inflight_->Add({shared_from_this(), &context_});
-    self_ = shared_from_this();
     stub->async()->Generate(&context_, &request_, this);
     AddHold();
     StartCall();
@@ -161,8 +165,7 @@ class GenerateCall final : public grpc::ClientReadReactor<proto::GenerateEvent>,
   }
 
   void OnDone(const grpc::Status& status) override {
-    const std::shared_ptr<GenerateCall> self = std::move(self_);
-    loop_->Post([self, status = FromGrpc(status)] {
+    loop_->Post([self = shared_from_this(), status = FromGrpc(status)] {
       const auto callback = std::move(self->on_end_);
       if (callback) callback(status);
     });
@@ -184,7 +187,6 @@ class GenerateCall final : public grpc::ClientReadReactor<proto::GenerateEvent>,
   std::atomic<bool> reading_{false};
   std::atomic<bool> abandoned_{false};
   std::atomic<bool> held_{true};
-  std::shared_ptr<GenerateCall> self_;
 };
 
 class GenerateHandle final : public Workers::Stream {
