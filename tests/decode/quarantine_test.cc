@@ -183,13 +183,13 @@ TEST_F(QuarantineTest, AFullPoolWhoseClientsAllLeaveDuringTheirTransfersIsFreeAg
   ASSERT_GT(kPages - Free(), kPages * 9 / 10);
   for (const Held& held : all) Leave(held);
   ExpectQuarantined(static_cast<int>(all.size()) * kPromptPages);
-  EXPECT_TRUE(TryReserve(Prompt(40), Sampling(6))->has_no_room());
+  EXPECT_TRUE(TryReserve(Prompt(100), Sampling(6))->has_no_room());
   clock_.Advance(absl::Seconds(10));  // nobody calls, and prefill is silent
   Turns(1);
-  EXPECT_THAT(wire_out_.closed, testing::ElementsAre(kConnection));
+  EXPECT_THAT(wire_out_.closed, testing::AllOf(testing::Not(testing::IsEmpty()), testing::Each(kConnection)));
   for (const Flight& frame : frames) Land(frame, absl::CancelledError("closed"));
   ExpectNothingHeld();
-  EXPECT_TRUE(TryReserve(Prompt(40), Sampling(6))->has_ticket());
+  EXPECT_TRUE(TryReserve(Prompt(100), Sampling(6))->has_ticket());
 }
 
 // Random histories of frames that begin, land and break, and of reservations that end and change hands: each page is in
