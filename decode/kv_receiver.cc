@@ -130,23 +130,30 @@ StatusOr<std::string> KvReceiver::OnHello(ConnectionId connection, std::string_v
 // Life of a request, step 7: decode says where each frame lands, which is in its pages where the wire codec is theirs,
 // and checks what came before it counts.
 StatusOr<Landing> KvReceiver::OnMessage(ConnectionId connection, std::string_view header_bytes, size_t payload_bytes) {
-  SLUICE_ASSIGN_OR_RETURN(const KvFrameHeader header, DecodeKvFrameHeader(header_bytes));
-  Admission admission = Admit(connection, header, payload_bytes);
-  const bool in_pages = header.kind == FrameKind::kKv && header.codec == pool_->options().codec;
-  if (header.kind == FrameKind::kKv && admission.drop != &metrics_->dropped_duplicate) {
-    if (Status within = TakeCredit(connection, header.payload_bytes); !within.ok()) {
-      if (admission.drop == nullptr && in_pages) EndWriting({header.reservation, header.generation});
-      return within;
+  // An error ends the connection. So nothing of a damaged header is believed, and what it has taken of the credit goes
+  // with the connection's account.
+  const StatusOr<KvFrameHeader> decoded = DecodeKvFrameHeader(header_bytes);
+  if (absl::IsDataLoss(decoded.status())) metrics_->crc_failures.Increment();
+  SLUICE_RETURN_IF_ERROR(decoded.status());
+  const KvFrameHeader& header = *decoded;
+  const bool is_kv = header.kind == FrameKind::kKv;
+  if (is_kv) {
+    Connection& from = connections_.at(connection);
+    SLUICE_ASSIGN_OR_RETURN(const bool is_new, from.frames.Note(header.number));
+    if (!is_new) {
+      metrics_->dropped_duplicate.Increment();
+      return Landing{.drop = true};
     }
+    SLUICE_RETURN_IF_ERROR(TakeCredit(from, header.payload_bytes));
   }
+  Admission admission = Admit(connection, header, payload_bytes);
   if (admission.drop != nullptr) {
     admission.drop->Increment();
-    if (header.kind == FrameKind::kKv && admission.drop != &metrics_->dropped_duplicate)
-      GiveCredit(connection, header.payload_bytes);
+    if (is_kv) GiveCredit(connection, header.payload_bytes);
     if (!admission.lost.ok()) Lose({header.reservation, header.generation}, admission.lost);
     if (admission.damaged) AskAgain(connection, header);
     // Whoever still sends for a transfer that is over learns it from this, even if the end came before its first frame.
-    if (admission.stale && (header.kind == FrameKind::kKv || header.kind == FrameKind::kCommit))
+    if (admission.stale && (is_kv || header.kind == FrameKind::kCommit))
       SendResult(connection, header, absl::AbortedError("the reservation expired, ended or was given to another"));
     return Landing{.drop = true};
   }
@@ -155,9 +162,9 @@ StatusOr<Landing> KvReceiver::OnMessage(ConnectionId connection, std::string_vie
   landing.header_bytes = std::string(header_bytes);
   landing.header = header;
   landing.pages = std::move(admission.pages);
-  landing.in_pages = in_pages;
+  landing.in_pages = is_kv && header.codec == pool_->options().codec;
   ChooseMemory(landing, payload_bytes);
-  if (header.kind == FrameKind::kKv) ++connections_.at(connection).landing;
+  if (is_kv) ++connections_.at(connection).landing;
   return Landing{.memory = landing.memory, .token = token};
 }
 
@@ -197,23 +204,23 @@ void KvReceiver::OnClosed(ConnectionId connection, const Status& why) {
 
 // --- credit ---
 
-Status KvReceiver::TakeCredit(ConnectionId connection, uint64_t bytes) {
-  Credit& credit = connections_.at(connection);
-  if (bytes > options_.credit_bytes - credit.taken) {
-    return absl::InvalidArgumentError(absl::StrCat("a KV frame of ", bytes, " bytes, while ", credit.taken, " of ",
+Status KvReceiver::TakeCredit(Connection& connection, uint64_t bytes) {
+  if (bytes > options_.credit_bytes - connection.taken) {
+    return absl::InvalidArgumentError(absl::StrCat("a KV frame of ", bytes, " bytes, while ", connection.taken, " of ",
                                                    options_.credit_bytes, " bytes of credit are taken"));
   }
-  credit.taken += bytes;
+  connection.taken += bytes;
   return absl::OkStatus();
 }
 
 // A quarter at a time; what is owed when nothing more is landing could be what the sender waits for.
 void KvReceiver::GiveCredit(ConnectionId connection, uint64_t bytes) {
-  Credit& credit = connections_.at(connection);
-  credit.owed += bytes;
-  if (credit.landing > 0 && credit.owed < options_.credit_bytes / 4) return;
-  credit.taken -= credit.owed;
-  SendFrame(FrameKind::kCredit, connection, {}, EncodeCredit(std::exchange(credit.owed, 0)));
+  Connection& to = connections_.at(connection);
+  to.owed += bytes;
+  if (to.landing > 0 && to.owed < options_.credit_bytes / 4) return;
+  to.taken -= to.owed;
+  to.given += std::exchange(to.owed, 0);
+  SendFrame(FrameKind::kCredit, connection, {}, EncodeCredit(to.given));
 }
 
 // --- admission ---
@@ -473,6 +480,7 @@ void KvReceiver::SendFrame(FrameKind kind, ConnectionId connection, const KvFram
   KvFrameHeader header = about;
   header.kind = kind;
   header.payload_bytes = bytes.size();
+  header.number = 0;
   header.epoch = epoch_;
   header.layout_hash = layout_hash_;
   if (kind != FrameKind::kResend) header.layer = header.layers = 0, header.first_token = header.tokens = 0;

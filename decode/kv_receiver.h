@@ -30,6 +30,7 @@
 #include "common/ids.h"
 #include "common/proto/handoff.pb.h"
 #include "common/status.h"
+#include "decode/frame_numbers.h"
 #include "decode/metrics.h"
 #include "decode/staging.h"
 #include "decode/transfer.h"
@@ -103,11 +104,13 @@ class KvReceiver final : public Receiver {
 
  private:
   // What a connection's sender has on its way, as far as this side knows. Every byte of a KV payload is taken when its
-  // frame is offered, and given back once. (A frame that came before is not: its sender has sent it once.)
-  struct Credit {
+  // frame is offered, and given back once; the frame's number tells whether the transport has offered it before.
+  struct Connection {
+    FrameNumbers frames;
     uint64_t taken = 0;
-    uint64_t owed = 0;  // of those, dealt with and not yet given back: a frame tells of many
-    int landing = 0;    // frames
+    uint64_t owed = 0;   // of those, dealt with and not yet given back: a frame tells of many
+    uint64_t given = 0;  // since the start
+    int landing = 0;     // frames
   };
   struct OpenTransfer {
     ExpectedTransfer expected;
@@ -149,7 +152,7 @@ class KvReceiver final : public Receiver {
   // Chooses where it lands.
   void ChooseMemory(PendingLanding& landing, size_t payload_bytes);
   // InvalidArgument where the sender had not that much left.
-  Status TakeCredit(ConnectionId connection, uint64_t bytes);
+  Status TakeCredit(Connection& connection, uint64_t bytes);
   // A frame of that many bytes was placed, dropped or lost.
   void GiveCredit(ConnectionId connection, uint64_t bytes);
 
@@ -192,7 +195,7 @@ class KvReceiver final : public Receiver {
   // Of the transport's thread alone.
   uint64_t landings_begun_ = 0;
   std::unordered_map<uint64_t, PendingLanding> landings_;
-  std::map<ConnectionId, Credit> connections_;
+  std::map<ConnectionId, Connection> connections_;
 };
 
 }  // namespace sluice::decode

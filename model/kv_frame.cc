@@ -10,7 +10,8 @@ namespace sluice {
 namespace {
 
 constexpr uint32_t kMagic = 0x564B4C53;  // "SLKV" as bytes
-constexpr size_t kCrcOffset = 76;
+constexpr size_t kHeaderCrcOffset = 80;  // and so many bytes it covers
+constexpr size_t kPayloadCrcOffset = 84;
 
 template <typename T>
 void Put(std::string& out, size_t offset, T value) {
@@ -28,6 +29,17 @@ T Get(std::string_view in, size_t offset) {
 Status Unexpected(std::string_view field, uint64_t value, std::string_view expected) {
   return absl::InvalidArgumentError(
       absl::StrCat("KV frame header: ", std::string(field), " is ", value, ", expected ", std::string(expected)));
+}
+
+Status UnequalCrcs(std::string_view of, uint32_t sent, uint32_t found) {
+  return absl::DataLossError(absl::StrCat(std::string(of), " CRC32C: sent ", absl::Hex(sent, absl::kZeroPad8),
+                                          ", found ", absl::Hex(found, absl::kZeroPad8)));
+}
+
+Status CheckNumber(const KvFrameHeader& h) {
+  if (h.kind == FrameKind::kKv && h.number == 0) return Unexpected("number", 0, "at least 1 in a KV frame");
+  if (h.kind != FrameKind::kKv && h.number != 0) return Unexpected("number", h.number, "0 in a frame without KV");
+  return absl::OkStatus();
 }
 
 Status CheckTokenRange(const KvFrameHeader& h) {
@@ -69,7 +81,10 @@ std::string Encode(const KvFrameHeader& header, absl::Span<const std::byte> payl
   Put<uint64_t>(out, 48, header.epoch.value);
   Put<uint64_t>(out, 56, header.generation.value);
   Put<uint64_t>(out, 64, header.layout_hash);
-  Put<uint32_t>(out, kCrcOffset, Crc32c(payload.data(), payload.size(), Crc32c(out.data(), kCrcOffset)));
+  Put<uint64_t>(out, 72, header.number);
+  const uint32_t crc = Crc32c(out.data(), kHeaderCrcOffset);
+  Put<uint32_t>(out, kHeaderCrcOffset, crc);
+  Put<uint32_t>(out, kPayloadCrcOffset, Crc32c(payload.data(), payload.size(), crc));
   return out;
 }
 
@@ -78,6 +93,9 @@ StatusOr<KvFrameHeader> DecodeKvFrameHeader(std::string_view bytes) {
   if (Get<uint32_t>(bytes, 0) != kMagic) return Unexpected("magic", Get<uint32_t>(bytes, 0), absl::StrCat(kMagic));
   if (Get<uint16_t>(bytes, 4) != kKvProtocolVersion)
     return Unexpected("version", Get<uint16_t>(bytes, 4), absl::StrCat(kKvProtocolVersion));
+  const uint32_t crc = Crc32c(bytes.data(), kHeaderCrcOffset);
+  if (const auto sent = Get<uint32_t>(bytes, kHeaderCrcOffset); sent != crc)
+    return UnequalCrcs("KV frame header", sent, crc);
 
   KvFrameHeader h;
   const auto kind = Get<uint8_t>(bytes, 6);
@@ -87,7 +105,6 @@ StatusOr<KvFrameHeader> DecodeKvFrameHeader(std::string_view bytes) {
   const StatusOr<KvCodec> codec = KvCodecOfWireCode(Get<uint8_t>(bytes, 7));
   if (!codec.ok()) return WithContext(codec.status(), "KV frame header");
   h.codec = *codec;
-  if (Get<uint32_t>(bytes, 72) != 0) return Unexpected("bytes 72 to 75", Get<uint32_t>(bytes, 72), "0");
 
   h.layer = Get<uint16_t>(bytes, 8);
   h.layers = Get<uint16_t>(bytes, 10);
@@ -100,6 +117,8 @@ StatusOr<KvFrameHeader> DecodeKvFrameHeader(std::string_view bytes) {
   h.epoch = {Get<uint64_t>(bytes, 48)};
   h.generation = {Get<uint64_t>(bytes, 56)};
   h.layout_hash = Get<uint64_t>(bytes, 64);
+  h.number = Get<uint64_t>(bytes, 72);
+  SLUICE_RETURN_IF_ERROR(CheckNumber(h));
   SLUICE_RETURN_IF_ERROR(CheckTokenRange(h));
   return h;
 }
@@ -110,18 +129,15 @@ Status VerifyCrc(std::string_view header_bytes, absl::Span<const absl::Span<std:
         absl::StrCat("KV frame header of ", header_bytes.size(), " bytes, expected ", kKvFrameHeaderBytes));
   const auto payload_bytes = Get<uint64_t>(header_bytes, 24);
   size_t size = 0;
-  uint32_t found = Crc32c(header_bytes.data(), kCrcOffset);
+  uint32_t found = Crc32c(header_bytes.data(), kHeaderCrcOffset);
   for (const absl::Span<std::byte> piece : payload) {
     size += piece.size();
     found = Crc32c(piece.data(), piece.size(), found);
   }
   if (payload_bytes != size)
     return absl::DataLossError(absl::StrCat("KV frame of ", size, " bytes, its header says ", payload_bytes));
-  const auto sent = Get<uint32_t>(header_bytes, kCrcOffset);
-  if (sent != found)
-    return absl::DataLossError(absl::StrCat("KV frame CRC32C: sent ", absl::Hex(sent, absl::kZeroPad8), ", found ",
-                                            absl::Hex(found, absl::kZeroPad8)));
-  return absl::OkStatus();
+  const auto sent = Get<uint32_t>(header_bytes, kPayloadCrcOffset);
+  return sent == found ? absl::OkStatus() : UnequalCrcs("KV frame", sent, found);
 }
 
 Status VerifyCrc(std::string_view header_bytes, absl::Span<const std::byte> payload) {
@@ -129,9 +145,9 @@ Status VerifyCrc(std::string_view header_bytes, absl::Span<const std::byte> payl
   return VerifyCrc(header_bytes, absl::MakeConstSpan(&piece, 1));
 }
 
-std::string EncodeCredit(uint64_t bytes) {
+std::string EncodeCredit(uint64_t given) {
   std::string out(kCreditPayloadBytes, '\0');
-  Put<uint64_t>(out, 0, bytes);
+  Put<uint64_t>(out, 0, given);
   return out;
 }
 

@@ -52,8 +52,8 @@ StatusOr<Answer> AnswerReceiver::Parse(const LandingAnswer& landing) {
   SLUICE_RETURN_IF_ERROR(VerifyCrc(landing.header_bytes, landing.payload));
   if (landing.header.kind == FrameKind::kResend) return Answer(WantedAgain{landing.header});
   if (landing.header.kind == FrameKind::kCredit) {
-    SLUICE_ASSIGN_OR_RETURN(const uint64_t bytes, DecodeCredit(landing.payload));
-    return Answer(Credit{bytes});
+    SLUICE_ASSIGN_OR_RETURN(const uint64_t given, DecodeCredit(landing.payload));
+    return Answer(Credit{given});
   }
   SLUICE_ASSIGN_OR_RETURN(
       proto::TransferResult result,

@@ -19,7 +19,7 @@
 namespace sluice::prefill {
 
 struct Credit {
-  uint64_t bytes = 0;  // of KV payload of this connection
+  uint64_t given = 0;  // bytes of KV payload of this connection, since its start
 };
 struct WantedAgain {
   KvFrameHeader frame;

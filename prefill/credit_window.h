@@ -1,5 +1,6 @@
 // How many bytes of KV payload may be on their way over one connection: what the peer granted with its hello, less what
-// it has not given back. Both ends count the same bytes, so giving back more than was taken is the peer's error.
+// it has not given back. The peer says how much it gave since the start, so that hearing it twice, or late, changes
+// nothing. Both ends count the same bytes, so giving back more than was taken is the peer's error.
 #pragma once
 
 #include <cstddef>
@@ -23,14 +24,19 @@ class CreditWindow {
     SLUICE_CHECK(Holds(bytes), "a frame of ", bytes, " bytes beyond the credit of ", bytes_ - taken_);
     taken_ += bytes;
   }
-  // InvalidArgument, with nothing changed, for more than is taken, or nothing.
-  Status Give(uint64_t bytes) {
-    if (bytes == 0 || bytes > taken_)
+  // The peer has given back `total` since the start. How many bytes of these are news. InvalidArgument, with nothing
+  // changed, for more than is taken.
+  StatusOr<uint64_t> Give(uint64_t total) {
+    if (total <= given_) return uint64_t{0};
+    const uint64_t bytes = total - given_;
+    if (bytes > taken_)
       return absl::InvalidArgumentError(absl::StrCat("credit for ", bytes, " bytes while ", taken_, " are out"));
     taken_ -= bytes;
-    given_ += bytes;
-    return absl::OkStatus();
+    given_ = total;
+    return bytes;
   }
+  // They never left. REQUIRES: taken.
+  void TakeBack(size_t bytes) { taken_ -= bytes; }
 
  private:
   uint64_t bytes_ = 0;

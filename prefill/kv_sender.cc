@@ -102,7 +102,12 @@ absl::Time KvSender::Poll(absl::Time now) {
   PumpAll();
   metrics_->connections.Set(static_cast<double>(peers_.all().size()));
   absl::Time wake_at = transfers_.next_deadline();
-  for (const auto& [key, peer] : peers_.all()) wake_at = std::min(wake_at, peer.credit_due);
+  uint64_t kv_bytes_out = 0;
+  for (const auto& [key, peer] : peers_.all()) {
+    wake_at = std::min(wake_at, peer.credit_due);
+    kv_bytes_out += peer.credit.taken();
+  }
+  metrics_->kv_bytes_out.Set(static_cast<double>(kv_bytes_out));
   return wake_at;
 }
 
@@ -211,11 +216,13 @@ void KvSender::On(Peer& peer, const proto::TransferResult& result) {
 void KvSender::On(Peer& peer, const Credit& credit) {
   const absl::Time now = clock_->Now();
   const uint64_t given_before = peer.credit.given();
-  if (const Status given = peer.credit.Give(credit.bytes); !given.ok()) {
-    spdlog::error("{}: {}", PeerName(peer), given.ToString());
-    return DropPeer(peer, absl::UnavailableError(given.message()));
+  const StatusOr<uint64_t> news = peer.credit.Give(credit.given);
+  if (!news.ok()) {
+    spdlog::error("{}: {}", PeerName(peer), news.status().ToString());
+    return DropPeer(peer, absl::UnavailableError(news.status().message()));
   }
-  peer.link.OnAcknowledged(now, credit.bytes);
+  if (*news == 0) return;  // it came before
+  peer.link.OnAcknowledged(now, *news);
   RenewCreditDeadline(peer);
   // While KV that left before a commit still arrives, its answer is not late.
   for (const TransferId id : peer.transfers) {
@@ -232,7 +239,7 @@ void KvSender::On(Peer& peer, const WantedAgain& wanted) {
   if (!transfer->wire || frame.codec != transfer->wire->codec || !transfer->frames.WasAdded(RangeOf(frame)))
     return Fault(
         transfer->id,
-        absl::DataLossError(absl::StrCat(PeerName(peer), " asks for a frame that was never sent: ", frame.layers,
+        absl::InternalError(absl::StrCat(PeerName(peer), " asks for a frame that was never sent: ", frame.layers,
                                          " layers from ", frame.layer, ", ", frame.tokens, " tokens from ",
                                          frame.first_token, " in ", std::string(Name(frame.codec)))),
         TellPeer::kYes);
@@ -254,10 +261,9 @@ void KvSender::OnOutcome(Transfer& transfer, const Status& outcome) {
                                                   std::string(Name(transfer.state)))),
                  TellPeer::kYes);
   }
-  // What decode finds wrong with a frame is no fault of the request: a header was damaged on the way (its CRC is
-  // checked with the payload only), and another prefill may do better.
-  const bool damaged = absl::IsInvalidArgument(outcome) || absl::IsOutOfRange(outcome);
-  Fault(transfer.id, damaged ? absl::DataLossError(outcome.message()) : outcome, TellPeer::kNo);
+  // An intact frame that decode cannot place is a bug of one of us, not the request's fault.
+  const bool bug = absl::IsInvalidArgument(outcome) || absl::IsOutOfRange(outcome);
+  Fault(transfer.id, bug ? absl::InternalError(outcome.message()) : outcome, TellPeer::kNo);
 }
 
 Transfer* KvSender::TransferOf(const Peer& peer, RequestId request, ReservationId reservation, Tenure generation) {

@@ -120,6 +120,7 @@ void KvSender::SendFrame(Peer& peer, Transfer& transfer, const KvRange& range, S
   header.first_token = static_cast<uint32_t>(range.first_token);
   header.tokens = static_cast<uint32_t>(range.tokens);
   header.payload_bytes = body.size();
+  header.number = ++peer.kv_frames;
   transfer.kv_bytes += body.size();
   metrics_->kv_frames_sent.Increment();
   metrics_->kv_bytes_sent(header.codec).Increment(static_cast<double>(body.size()));
@@ -182,7 +183,7 @@ void KvSender::OnSent(uint64_t send, const Status& status) {
   if (Peer* peer = peers_.Find(inflight.connection)) {
     peer->bytes_in_flight -= kv_bytes;
     if (kv_bytes > 0 && !status.ok()) {  // it never left, so no credit comes for it
-      peer->credit.Give(kv_bytes).IgnoreError();
+      peer->credit.TakeBack(kv_bytes);
       peer->link.Forget();
     }
     if (kv_bytes > 0) RenewCreditDeadline(*peer);

@@ -44,6 +44,7 @@ class PrefillMetrics {
   prometheus::Gauge& kv_pages_free;
   prometheus::Gauge& kv_pages_cached;
   prometheus::Gauge& connections;
+  prometheus::Gauge& kv_bytes_out;
   prometheus::Counter& prompt_tokens;
   prometheus::Counter& steps;
   prometheus::Counter& prefix_hit_tokens;

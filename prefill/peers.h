@@ -34,6 +34,7 @@ struct Peer {
   KvCodec store = KvCodec::kBf16;
   std::vector<KvCodec> shared;  // wire codecs
   CreditWindow credit;
+  uint64_t kv_frames = 0;                          // sent over the connection
   absl::Time credit_due = absl::InfiniteFuture();  // some is out, and the peer should have shown life by then
   LinkRate link;
   std::optional<KvCodec> wire;  // chosen last

@@ -110,6 +110,8 @@ class FaultyPair : public WorkerFixture {
     EXPECT_TRUE(leases_.empty());
     ExpectNothingHeld();
   }
+  // Of the sender's credit, on all connections.
+  double kv_bytes_out() const { return prefill_metrics_.kv_bytes_out.Value(); }
   uint64_t struck() const {
     uint64_t struck = 0;
     for (const uint64_t count : transport_->counters().faults) struck += count;
@@ -259,6 +261,25 @@ INSTANTIATE_TEST_SUITE_P(Faults, HandoffFaultTest, testing::ValuesIn(AllCases())
   std::replace(name.begin(), name.end(), '-', '_');
   return name;
 });
+
+// Where a damaged header ends the connection, its account ends with it; else all comes back without a time running out.
+TEST(HandoffFaults, AllCreditComesBackOfFramesThatWereDoubledCutOrDamaged) {
+  for (const FaultKind kind :
+       {FaultKind::kCorruptHeader, FaultKind::kDuplicate, FaultKind::kTruncate, FaultKind::kCorruptPayload}) {
+    for (const Side side : {Side::kDecode, Side::kPrefill}) {
+      for (uint64_t message = 0; message < (side == Side::kDecode ? 7 : 2); ++message) {
+        SCOPED_TRACE(absl::StrCat(std::string(kFaultNames[static_cast<size_t>(kind)]), " of message ", message));
+        const FaultRule rule = {.kind = kind, .at_message = message};
+        FaultyPair pair(KvCodec::kBf16, {.side = side, .policy = {.seed = message + 1, .rules = {rule}}});
+        EXPECT_TRUE(pair.Ask(FaultyPair::SomePrompt(1)));
+        EXPECT_TRUE(pair.Ask(FaultyPair::SomePrompt(2)));
+        for (int i = 0; i < 300 && pair.kv_bytes_out() > 0; ++i) pair.Round();  // less than result_timeout
+        EXPECT_EQ(pair.kv_bytes_out(), 0);
+        pair.ExpectNothingHeldInTheEnd();
+      }
+    }
+  }
+}
 
 // A damaged frame costs no second prefill.
 TEST(HandoffFaults, ADamagedFrameIsSentAgainAndNothingFails) {

@@ -2,6 +2,7 @@
 // by one that has the key and lies. Nothing crashes, nothing leaks, others are served.
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <memory>
 
 #include "common/rng.h"
@@ -66,6 +67,7 @@ class KvPortTest : public testing::Test {
   // The header of a KV frame of this reservation as its prefill would send it.
   KvFrameHeader Header(const Reserved& reserved, size_t payload_bytes) {
     KvFrameHeader header;
+    header.number = 1;
     header.layers = 1;
     header.tokens = kPromptTokens;
     header.payload_bytes = payload_bytes;
@@ -123,14 +125,15 @@ TEST_F(KvPortTest, PeersWithAnotherKeyOrAnotherModelAreRefused) {
 TEST_F(KvPortTest, HeadersThatAreNoneCloseTheirConnection) {
   const Reserved reserved = Reservation();
   std::vector<std::string> headers;
-  for (size_t bytes : {0, 1, 79, 80, 81, 1000}) headers.push_back(RandomBytes(bytes, bytes));
+  for (size_t bytes : {0, 1, 87, 88, 89, 1000}) headers.push_back(RandomBytes(bytes, bytes));
   KvFrameHeader commit = Header(reserved, 0);
   commit.kind = FrameKind::kCommit;
+  commit.number = 0;
   commit.layers = 0;
   commit.tokens = 0;
   const std::string good = Encode(commit, {});
   headers.push_back(good.substr(0, good.size() - 1));
-  for (size_t field : {0, 4, 6, 7, 10, 72}) {  // magic, version, kind, codec, both zeros
+  for (size_t field : {0, 4, 6, 7, 10, 72, 80}) {  // magic, version, what the CRC covers, the CRC
     headers.push_back(good);
     headers.back()[field] = static_cast<char>(headers.back()[field] + 77);
   }
@@ -152,14 +155,18 @@ TEST_F(KvPortTest, FramesOfOtherEpochsReservationsAndGenerationsAreAnsweredByAbo
   ++stale[2].generation.value;
   ++stale[3].request.value;
   const ConnectionId connection = Connected();
+  uint64_t frames = 0;
   for (int round = 0; round < 50; ++round) {
-    for (const KvFrameHeader& header : stale) ASSERT_TRUE(liar_.Send(connection, Encode(header, body), body).ok());
+    for (KvFrameHeader& header : stale) {
+      header.number = ++frames;
+      ASSERT_TRUE(liar_.Send(connection, Encode(header, body), body).ok());
+    }
   }
   liar_.AwaitMessages(400);
   uint64_t credit = 0;
   for (const LandedMessage& m : liar_.messages()) {
     if (DecodeKvFrameHeader(m.header)->kind == FrameKind::kCredit) {
-      credit += *DecodeCredit(m.payload);
+      credit = std::max(credit, *DecodeCredit(m.payload));
       continue;
     }
     const auto* bytes = reinterpret_cast<const char*>(m.payload.data());
@@ -184,16 +191,15 @@ TEST_F(KvPortTest, LiesAboutAnOpenReservationFailThatOne) {
       {"tokens beyond the prompt", [&](ConnectionId c, KvFrameHeader h) { h.first_token = 1, send(c, h, body); }},
       {"another body, and the same when it is asked for again",
        [&](ConnectionId c, KvFrameHeader h) {
-         const std::string header = Encode(h, body);
          std::vector<std::byte> changed = body;
          changed[5] = std::byte{1};
-         (void)liar_.Send(c, header, changed);
-         (void)liar_.Send(c, header, changed);
+         for (h.number = 1; h.number <= 2; ++h.number) (void)liar_.Send(c, Encode(h, body), changed);
        }},
       {"a commit of garbage first",
        [&](ConnectionId c, KvFrameHeader h) {
          const std::vector<std::byte> record = Pattern(300, 3);
          h.kind = FrameKind::kCommit;
+         h.number = 0;
          h.layers = 0;
          h.tokens = 0;
          h.payload_bytes = record.size();
@@ -202,6 +208,7 @@ TEST_F(KvPortTest, LiesAboutAnOpenReservationFailThatOne) {
       {"a result, which is decode's to send",
        [&](ConnectionId c, KvFrameHeader h) {
          h.kind = FrameKind::kResult;
+         h.number = 0;
          h.layers = 0;
          h.tokens = 0;
          h.payload_bytes = 0;
@@ -226,7 +233,8 @@ TEST_F(KvPortTest, LiesAboutAnOpenReservationFailThatOne) {
 TEST_F(KvPortTest, ConnectionsThatComeAndGoLeaveNothingBehind) {
   for (int i = 0; i < 30; ++i) {
     const ConnectionId connection = Connected();
-    liar_.transport().Send(connection, RandomBytes(80, static_cast<uint64_t>(i)), {}, [](const Status&) {});
+    liar_.transport().Send(connection, RandomBytes(kKvFrameHeaderBytes, static_cast<uint64_t>(i)), {},
+                           [](const Status&) {});
     liar_.transport().Close(connection);
   }
 }

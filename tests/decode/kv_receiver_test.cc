@@ -36,6 +36,7 @@ class ReceiverFixture : public WorkerFixture {
     const std::string body = ToyBody(held.prompt, layer, first_token, tokens, wire_);
     KvFrameHeader header = KvHeader(held, layer, first_token, tokens);
     header.payload_bytes = body.size();
+    header.number = sender.NextNumber();
     sender.SendRaw(Encode(header, {reinterpret_cast<const std::byte*>(body.data()), body.size()}),
                    body.substr(0, body.size() - 1));
   }
@@ -494,19 +495,76 @@ TEST_P(KvReceiverTest, EveryByteOfKvIsGivenBackOnce) {
   Held released = Reserve(Prompt(10), Sampling(6));
   Release(released);
   SendKv(*sender, held, 0, 0, 10);
-  SendKv(*sender, held, 0, 0, 10);      // not of this: it is there
+  SendKv(*sender, held, 0, 0, 10);      // its range is there
   SendKv(*sender, released, 0, 0, 10);  // for nobody
   SendDamaged(*sender, held, 1, 0, 10);
   SendCut(*sender, held, 2, 0, 10);
   const uint64_t bytes = BodyBytes(kToyLayout, wire_, 1, 10);
-  TurnUntil([&] { return sender->credit() == 4 * bytes; });
+  TurnUntil([&] { return sender->credit() == 5 * bytes; });
   SendKv(*sender, held, 1, 0, 10);
   SendKv(*sender, held, 2, 0, 10);
   SendCommit(*sender, held);
   ReadToEnd(held);
   ExpectAnswered(held);
-  EXPECT_EQ(sender->credit(), 6 * bytes);
+  EXPECT_EQ(sender->credit(), 7 * bytes);
   ExpectNothingHeld();
+}
+
+// Its sender has sent it once: also where the first of both came damaged, and its range is open again.
+TEST_P(KvReceiverTest, AFrameThatTheTransportOffersTwiceGivesItsCreditBackOnce) {
+  const auto sender = NewSender();
+  Held held = Reserve(Prompt(10), Sampling(6));
+  const std::string body = ToyBody(held.prompt, 0, 0, 10, wire_);
+  KvFrameHeader header = KvHeader(held, 0, 0, 10);
+  header.payload_bytes = body.size();
+  header.number = sender->NextNumber();
+  const std::string encoded = Encode(header, {reinterpret_cast<const std::byte*>(body.data()), body.size()});
+  std::string damaged = body;
+  damaged[7] = static_cast<char>(damaged[7] ^ 1);
+  sender->SendRaw(encoded, damaged);
+  sender->SendRaw(encoded, body);
+  AwaitCount(metrics_.dropped_duplicate, 1);
+  TurnUntil([&sender] { return sender->resends().size() == 1; });
+  SendAllKv(*sender, held);
+  SendCommit(*sender, held);
+  ReadToEnd(held);
+  ExpectAnswered(held);
+  EXPECT_EQ(sender->credit(), 4 * body.size());
+  ExpectNothingHeld();
+}
+
+// Whatever was damaged in it: nothing of it is believed, and no credit is left out.
+TEST_P(KvReceiverTest, ADamagedHeaderClosesTheConnection) {
+  Held held = Reserve(Prompt(10), Sampling(6));
+  const std::string body = ToyBody(held.prompt, 0, 0, 10, wire_);
+  int sent = 0;
+  for (const size_t byte : {8, 24, 32, 40, 48, 56, 64, 72, 80}) {  // a field each, and the CRC
+    const auto sender = NewSender();
+    KvFrameHeader header = KvHeader(held, 0, 0, 10);
+    header.payload_bytes = body.size();
+    header.number = sender->NextNumber();
+    std::string encoded = Encode(header, {reinterpret_cast<const std::byte*>(body.data()), body.size()});
+    encoded[byte] = static_cast<char>(encoded[byte] ^ 1);
+    sender->SendRaw(encoded, body);
+    TurnUntil([&sender] { return sender->closed(); });
+    EXPECT_THAT(sender->results(), testing::IsEmpty());
+    EXPECT_EQ(metrics_.crc_failures.Value(), ++sent);
+  }
+  ExpectAnotherPrefillSucceeds(held);
+}
+
+TEST(FrameNumbers, AreNotedOnceInAnyOrderAndNotFarAheadOfAMissingOne) {
+  FrameNumbers numbers;
+  EXPECT_TRUE(*numbers.Note(2));
+  EXPECT_FALSE(*numbers.Note(2));
+  EXPECT_TRUE(*numbers.Note(1));
+  EXPECT_FALSE(*numbers.Note(1));
+  EXPECT_FALSE(*numbers.Note(2));
+  for (uint64_t number = 4; number <= 3 + FrameNumbers::kAheadMax; ++number) EXPECT_TRUE(*numbers.Note(number));
+  const Status far = numbers.Note(4 + FrameNumbers::kAheadMax).status();
+  EXPECT_THAT(std::string(far.message()), HasSubstr("KV frame 4100 came, and frame 3 did not"));
+  EXPECT_TRUE(*numbers.Note(3));
+  EXPECT_TRUE(*numbers.Note(4 + FrameNumbers::kAheadMax));
 }
 
 TEST_P(KvReceiverTest, MoreThanTheCreditClosesTheConnection) {

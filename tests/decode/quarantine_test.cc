@@ -30,6 +30,7 @@ class QuarantineTest : public WorkerFixture {
   Flight Begin(const KvFrameHeader& header, std::string payload) {
     KvFrameHeader whole = header;
     whole.payload_bytes = payload.size();
+    if (header.kind == FrameKind::kKv) whole.number = ++kv_frames_;
     const std::string encoded = Encode(whole, Bytes(payload));
     StatusOr<Landing> landing = worker_->receiver()->OnMessage(kConnection, encoded, payload.size());
     SLUICE_CHECK(landing.ok() && !landing->drop);
@@ -60,6 +61,7 @@ class QuarantineTest : public WorkerFixture {
   }
 
   prefill::FakeTransport wire_out_;
+  uint64_t kv_frames_ = 0;
 };
 
 TEST_F(QuarantineTest, HoldsThePagesOfAReservationThatEndsUntilItsFrameHasLanded) {
@@ -199,6 +201,7 @@ class QuarantineStormTest : public QuarantineTest, public testing::WithParamInte
   void TryBegin(const KvFrameHeader& frame, const std::string& payload) {
     KvFrameHeader header = frame;
     header.payload_bytes = payload.size();
+    if (header.kind == FrameKind::kKv) header.number = ++kv_frames_;
     auto landing = worker_->receiver()->OnMessage(kConnection, Encode(header, Bytes(payload)), payload.size());
     ASSERT_TRUE(landing.ok());
     if (!landing->drop) landing_.push_back({*std::move(landing), payload});

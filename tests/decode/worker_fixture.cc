@@ -108,6 +108,7 @@ StatusOr<std::string> Sender::Connect(const std::string& address, const proto::H
 
 void Sender::Send(KvFrameHeader header, std::string payload, int flip_payload_byte) {
   header.payload_bytes = payload.size();
+  if (header.kind == FrameKind::kKv) header.number = NextNumber();
   auto bytes = std::make_shared<std::string>(std::move(payload));
   const absl::Span<const std::byte> span(reinterpret_cast<const std::byte*>(bytes->data()), bytes->size());
   std::string encoded = Encode(header, span);
@@ -167,7 +168,7 @@ void Sender::OnLanded(ConnectionId, uint64_t token, const Status& status) {
   if (!status.ok()) return;
   const std::string& payload = landings_.at(token);
   if (credit_landings_.contains(token)) {
-    credit_ += *DecodeCredit({reinterpret_cast<const std::byte*>(payload.data()), payload.size()});
+    credit_ = *DecodeCredit({reinterpret_cast<const std::byte*>(payload.data()), payload.size()});
   } else {
     results_.push_back(*ParseTransferResult(payload));
   }

@@ -45,6 +45,7 @@ class Sender final : public Receiver {
   StatusOr<std::string> Connect(const std::string& address, const proto::Hello& hello);
   void Send(KvFrameHeader header, std::string payload, int flip_payload_byte = -1);
   void SendRaw(std::string header, std::string payload);
+  uint64_t NextNumber() { return ++kv_frames_; }  // for a KV frame that SendRaw sends
   std::vector<proto::TransferResult> results() const;
   std::vector<KvFrameHeader> resends() const;  // that were asked for
   uint64_t credit() const;                     // given back so far
@@ -59,6 +60,7 @@ class Sender final : public Receiver {
 
  private:
   const uint64_t epoch_;
+  uint64_t kv_frames_ = 0;
   ConnectionId connection_;
   mutable absl::Mutex mutex_;
   std::map<uint64_t, std::string> landings_ ABSL_GUARDED_BY(mutex_);

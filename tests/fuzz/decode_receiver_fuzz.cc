@@ -1,6 +1,6 @@
 // What a peer may send to a decode process: a hello, and frames with any header and payload. The first byte chooses:
-// bit 0 takes all as a hello; bit 1 gives a header that decodes a right CRC, so that what lies behind the check is
-// reached.
+// bit 0 takes all as a hello; bit 1 gives a header that decodes a right CRC over the payload, so that what lies behind
+// the check is reached; bit 2 leaves the header's own CRC as it is.
 #include <algorithm>
 #include <cstdlib>
 #include <memory>
@@ -10,6 +10,7 @@
 #include "model/kv_body.h"
 #include "model/kv_pool.h"
 #include "spdlog/spdlog.h"
+#include "tests/fuzz/sealed_header.h"
 
 using namespace sluice;
 using namespace sluice::decode;
@@ -95,12 +96,17 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     std::string header(rest.substr(0, kKvFrameHeaderBytes));
     const std::string_view payload = rest.substr(header.size());
     const absl::Span<const std::byte> bytes(reinterpret_cast<const std::byte*>(payload.data()), payload.size());
+    if ((data[0] & 4) == 0) header = SealedHeader(header);
     if (auto decoded = DecodeKvFrameHeader(header); decoded.ok() && (data[0] & 2) != 0) {
       decoded->payload_bytes = bytes.size();
       header = Encode(*decoded, bytes);
     }
     SendFrame(receiver, header, bytes);
     SendFrame(receiver, header, bytes);
+    if (auto decoded = DecodeKvFrameHeader(header); decoded.ok() && decoded->number == 1) {  // the same range again
+      ++decoded->number;
+      if (decoded->payload_bytes == bytes.size()) SendFrame(receiver, Encode(*decoded, bytes), bytes);
+    }
     (void)receiver.TakeProgress();
     receiver.OnClosed({1}, absl::UnavailableError("the end"));
     if (!receiver.Close(ReservationId{1}, absl::CancelledError("the end"))) std::abort();

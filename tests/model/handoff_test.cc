@@ -157,7 +157,7 @@ TEST(Hello, EveryDifferenceIsNamedWithBothValues) {
   EXPECT_EQ(s.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(
       std::string(s.message()),
-      AllOf(HasSubstr("protocol version: ours 2, theirs 9"), HasSubstr("model hash: ours aa11, theirs bb22"),
+      AllOf(HasSubstr("protocol version: ours 3, theirs 9"), HasSubstr("model hash: ours aa11, theirs bb22"),
             HasSubstr("no wire codec in common: ours bf16, theirs f32"), HasSubstr("kv_heads is 3 here and 9 there")));
 }
 

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "absl/strings/escaping.h"
+#include "common/crc32c.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -30,7 +31,8 @@ KvFrameHeader KvHeader(uint64_t payload_bytes) {
           .reservation = {0x2122232425262728},
           .epoch = {0x3132333435363738},
           .generation = {2},
-          .layout_hash = 0xA1A2A3A4A5A6A7A8};
+          .layout_hash = 0xA1A2A3A4A5A6A7A8,
+          .number = 9};
 }
 
 std::string ErrorOf(const std::string& bytes) {
@@ -44,7 +46,7 @@ TEST(KvFrame, BytesOfAHeaderAreFixed) {
   const auto payload = Payload(5);
   EXPECT_EQ(absl::BytesToHexString(Encode(KvHeader(5), payload)),
             "534c4b56"
-            "0200"
+            "0300"
             "01"
             "02"
             "1d00"
@@ -58,8 +60,9 @@ TEST(KvFrame, BytesOfAHeaderAreFixed) {
             "3837363534333231"
             "0200000000000000"
             "a8a7a6a5a4a3a2a1"
-            "00000000"
-            "016f6c61");
+            "0900000000000000"
+            "5e2e3239"
+            "e4393b65");
 }
 
 TEST(KvFrame, DecodingUnalignedBytesGivesTheHeaderBack) {
@@ -78,17 +81,34 @@ TEST(KvFrame, DecodingUnalignedBytesGivesTheHeaderBack) {
   EXPECT_EQ(header->epoch.value, 0x3132333435363738u);
   EXPECT_EQ(header->generation.value, 2u);
   EXPECT_EQ(header->layout_hash, 0xA1A2A3A4A5A6A7A8u);
+  EXPECT_EQ(header->number, 9u);
   EXPECT_TRUE(VerifyCrc(std::string_view(shifted).substr(1), payload).ok());
 }
 
-TEST(KvFrame, EveryFlippedBitOfHeaderOrPayloadIsDataLoss) {
+TEST(KvFrame, EveryFlippedBitOfAHeaderIsFoundBeforeItsPayloadComes) {
+  const std::string good = Encode(KvHeader(40), Payload(40));
+  for (size_t bit = 0; bit < good.size() * 8; ++bit) {
+    std::string header = good;
+    header[bit / 8] = static_cast<char>(header[bit / 8] ^ (1 << (bit % 8)));
+    const Status found = DecodeKvFrameHeader(header).status();
+    if (bit / 8 < 6) {  // magic and version: another protocol has its CRC elsewhere
+      EXPECT_EQ(found.code(), absl::StatusCode::kInvalidArgument) << "bit " << bit;
+    } else if (bit / 8 < 84) {
+      EXPECT_EQ(found.code(), absl::StatusCode::kDataLoss) << "bit " << bit;
+    } else {
+      EXPECT_TRUE(found.ok()) << "the payload's CRC";
+      EXPECT_EQ(VerifyCrc(header, Payload(40)).code(), absl::StatusCode::kDataLoss) << "bit " << bit;
+    }
+  }
+}
+
+TEST(KvFrame, EveryFlippedBitOfAPayloadAndAPayloadOfAnotherHeaderAreDataLoss) {
   auto payload = Payload(40);
   std::string header = Encode(KvHeader(40), payload);
-  for (size_t bit = 0; bit < header.size() * 8; ++bit) {
-    header[bit / 8] = static_cast<char>(header[bit / 8] ^ (1 << (bit % 8)));
-    EXPECT_EQ(VerifyCrc(header, payload).code(), absl::StatusCode::kDataLoss) << "header bit " << bit;
-    header[bit / 8] = static_cast<char>(header[bit / 8] ^ (1 << (bit % 8)));
-  }
+  KvFrameHeader other = KvHeader(40);
+  ++other.first_token;
+  EXPECT_EQ(VerifyCrc(Encode(other, payload).substr(0, 84) + header.substr(84), payload).code(),
+            absl::StatusCode::kDataLoss);
   for (size_t bit = 0; bit < payload.size() * 8; ++bit) {
     payload[bit / 8] ^= static_cast<std::byte>(1 << (bit % 8));
     EXPECT_EQ(VerifyCrc(header, payload).code(), absl::StatusCode::kDataLoss) << "payload bit " << bit;
@@ -107,25 +127,28 @@ TEST(KvFrame, APayloadOfAnotherLengthIsDataLossThatNamesBoth) {
 TEST(KvFrame, AnyLengthButTheHeadersIsRefused) {
   const std::string bytes = Encode(KvHeader(1), Payload(1));
   for (size_t n = 0; n < bytes.size(); ++n) EXPECT_THAT(ErrorOf(bytes.substr(0, n)), HasSubstr("length"));
-  EXPECT_THAT(ErrorOf(bytes + "x"), HasSubstr("length is 81, expected 80"));
+  EXPECT_THAT(ErrorOf(bytes + "x"), HasSubstr("length is 89, expected 88"));
 }
 
 TEST(KvFrame, FieldsWithoutAMeaningAreRefusedByName) {
   const std::string good = Encode(KvHeader(1), Payload(1));
+  // With a right CRC: such a header was made, not damaged.
   const auto with = [&good](size_t offset, char value) {
     std::string bytes = good;
     bytes[offset] = value;
+    const uint32_t crc = Crc32c(bytes.data(), 80);
+    for (size_t i = 0; i < 4; ++i) bytes[80 + i] = static_cast<char>(crc >> (8 * i));
     return bytes;
   };
   EXPECT_THAT(ErrorOf(with(0, 'X')), HasSubstr("magic"));
-  EXPECT_THAT(ErrorOf(with(4, 1)), HasSubstr("version is 1, expected 2"));
+  EXPECT_THAT(ErrorOf(with(4, 1)), HasSubstr("version is 1, expected 3"));
   EXPECT_THAT(ErrorOf(with(6, 0)), HasSubstr("kind is 0"));
   EXPECT_THAT(ErrorOf(with(6, 7)), HasSubstr("kind is 7"));
   EXPECT_THAT(ErrorOf(with(7, 0)), HasSubstr("codec number 0"));
   EXPECT_THAT(ErrorOf(with(7, 8)), HasSubstr("KV frame header: KV codec number 8 is unknown: there are 1 to 7"));
   EXPECT_THAT(ErrorOf(with(12, 1)), HasSubstr("kept_positions is 1"));
   EXPECT_THAT(ErrorOf(with(24, 0)), HasSubstr("payload_bytes"));
-  EXPECT_THAT(ErrorOf(with(72, 1)), HasSubstr("bytes 72 to 75"));
+  EXPECT_THAT(ErrorOf(with(72, 0)), HasSubstr("number is 0"));
 }
 
 TEST(KvFrame, TokenRangesFitTheirKind) {
@@ -145,12 +168,15 @@ TEST(KvFrame, TokenRangesFitTheirKind) {
   header.first_token = 0;
   header.layer = 0;
   header.layers = 0;
+  EXPECT_THAT(ErrorOf(Encode(header, Payload(1))), HasSubstr("number is 9, expected 0"));
+  header.number = 0;
   EXPECT_TRUE(DecodeKvFrameHeader(Encode(header, Payload(1))).ok());
 }
 
 TEST(KvFrame, AResendNamesARangeAndHasNoPayload) {
   KvFrameHeader header = KvHeader(0);
   header.kind = FrameKind::kResend;
+  header.number = 0;
   const auto decoded = DecodeKvFrameHeader(Encode(header, {}));
   ASSERT_TRUE(decoded.ok()) << decoded.status();
   EXPECT_EQ(decoded->layers, 3);

@@ -265,12 +265,12 @@ TEST_F(KvSenderTest, ADecodeThatGoesAwayFailsItsTransfersAtOnceAndItsSuccessorIs
   server_.reset();
 }
 
-TEST_F(KvSenderTest, AFrameThatDecodeCannotReadIsDataLossAndNotTheRequestsFault) {
+TEST_F(KvSenderTest, AFrameThatDecodeCannotPlaceIsABugAndNotTheRequestsFault) {
   receiver_.answer = absl::InvalidArgumentError("KV frame: ends at token 99 of a prompt of 16");
   Start();
   Begin(1);
   sender_->Commit({1}, RecordOf(1, 0));
-  EXPECT_EQ(AwaitReport(1).status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(AwaitReport(1).status.code(), absl::StatusCode::kInternal);
 }
 
 TEST_F(KvSenderTest, ADamagedResultEndsTheConnectionInsteadOfBeingBelieved) {

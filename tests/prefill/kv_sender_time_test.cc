@@ -18,6 +18,7 @@ class KvSenderTimeTest : public ::testing::Test {
  protected:
   void SetUp() override { Start(SmallOptions()); }
   void Start(const KvSenderOptions& options) {
+    given_.clear();
     sender_ = *KvSender::Create(options, filled_.pool.get(), &clock_, &metrics_);
     sender_->Attach(&transport_, [this](TransferId id, const TransferReport& r) { reports_[id.value] = r.status; });
   }
@@ -43,11 +44,12 @@ class KvSenderTimeTest : public ::testing::Test {
     Poll();
   }
   void GiveCredit(uint64_t bytes, ConnectionId connection = {1}) {
-    Deliver({.kind = FrameKind::kCredit}, EncodeCredit(bytes), connection);
+    Deliver({.kind = FrameKind::kCredit}, EncodeCredit(given_[connection] += bytes), connection);
   }
   void AskAgain(const KvFrameHeader& frame) {
     KvFrameHeader header = frame;
     header.kind = FrameKind::kResend;
+    header.number = 0;
     Deliver(header);
   }
   int Sent(FrameKind kind) const {
@@ -61,6 +63,7 @@ class KvSenderTimeTest : public ::testing::Test {
   FakeTransport transport_;
   std::unique_ptr<KvSender> sender_;
   std::map<uint64_t, Status> reports_;
+  std::map<ConnectionId, uint64_t> given_;  // of credit
 };
 
 TEST_F(KvSenderTimeTest, TheRequestsDeadlineFiresWithoutTraffic) {
@@ -239,6 +242,35 @@ TEST_F(KvSenderTimeTest, MoreCreditThanIsOutEndsTheConnection) {
   EXPECT_EQ(transport_.closed, std::vector<ConnectionId>{{1}});
 }
 
+TEST_F(KvSenderTimeTest, CreditThatComesTwiceLateOrNotAtAllIsCountedOnce) {
+  Begin(1);
+  Send(1, 0, 64);
+  Poll();
+  AcceptConnection(0, /*credit_bytes=*/4096);
+  const auto told = [this](uint64_t given) { Deliver({.kind = FrameKind::kCredit}, EncodeCredit(given)); };
+  for (size_t i = 0; i < 2; ++i) transport_.sends[i].done(absl::OkStatus());
+  told(2048);
+  told(2048);
+  EXPECT_EQ(transport_.sends.size(), 3u);
+  transport_.sends[2].done(absl::OkStatus());
+  told(3 * 2048);  // what said 2 * 2048 was overtaken
+  EXPECT_EQ(transport_.sends.size(), 5u);
+  told(2 * 2048);
+  EXPECT_EQ(transport_.sends.size(), 5u);
+  EXPECT_TRUE(transport_.closed.empty());
+}
+
+TEST_F(KvSenderTimeTest, FramesOfAConnectionAreNumberedAlsoWhenSentAgain) {
+  Begin(1);
+  Send(1, 0, 4);
+  Poll();
+  AcceptConnection(0);
+  AskAgain(transport_.sends[0].header);
+  std::vector<uint64_t> numbers;
+  for (const auto& sent : transport_.sends) numbers.push_back(sent.header.number);
+  EXPECT_THAT(numbers, ::testing::ElementsAre(1, 2, 3, 4));
+}
+
 TEST_F(KvSenderTimeTest, CreditThatHoldsNoTokenIsRefusedWithBothNumbers) {
   for (const uint64_t credit : {0, 100}) {
     Begin(credit + 1, absl::StrCat("d:", credit));
@@ -325,7 +357,7 @@ TEST_F(KvSenderTimeTest, AFrameThatWasNeverSentCannotBeWantedAgain) {
   KvFrameHeader header = transport_.sends[0].header;
   header.first_token = 2;
   AskAgain(header);
-  EXPECT_EQ(reports_.at(1).code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(reports_.at(1).code(), absl::StatusCode::kInternal);
 }
 
 TEST_F(KvSenderTimeTest, WhatTheRecordDoesNotNeedStaysHereUnlessSomeOfItHasLeft) {

@@ -27,7 +27,8 @@ class TestDecode final : public Receiver {
     if (hello.credit_bytes() == 0) hello.set_credit_bytes(1 << 20);
   }
 
-  StatusOr<std::string> OnHello(ConnectionId, std::string_view bytes) override {
+  StatusOr<std::string> OnHello(ConnectionId connection, std::string_view bytes) override {
+    credit_given_[connection] = 0;
     SLUICE_ASSIGN_OR_RETURN(const proto::Hello theirs, ParseHello(bytes));
     SLUICE_RETURN_IF_ERROR(CompareHello(hello, theirs));
     return hello.SerializeAsString();
@@ -52,7 +53,7 @@ class TestDecode final : public Receiver {
     absl::MutexLock lock(&mutex);
     if (header.kind == FrameKind::kKv) {
       TakeKv(header, payload);
-      SendAnswer(connection, {.kind = FrameKind::kCredit}, EncodeCredit(payload.size()));
+      SendAnswer(connection, {.kind = FrameKind::kCredit}, EncodeCredit(credit_given_[connection] += payload.size()));
     }
     if (header.kind == FrameKind::kAbort) aborted.push_back(header.reservation.value);
     if (header.kind != FrameKind::kCommit) return;
@@ -99,13 +100,14 @@ class TestDecode final : public Receiver {
     header.payload_bytes = payload->size();
     const absl::Span<const std::byte> bytes(reinterpret_cast<const std::byte*>(payload->data()), payload->size());
     std::string encoded = Encode(header, bytes);
-    if (corrupt_results) encoded[77] = static_cast<char>(encoded[77] ^ 1);
+    if (corrupt_results) encoded[85] = static_cast<char>(encoded[85] ^ 1);
     transport->Send(connection, encoded, bytes, [payload](const Status&) {});
   }
 
   const std::function<void(const KvFrameHeader&, absl::Span<const std::byte>)> check_kv_;
   std::unordered_map<uint64_t, LandingFrame> landings_;
   uint64_t last_landing_ = 0;
+  std::map<ConnectionId, uint64_t> credit_given_;
 };
 
 }  // namespace sluice::prefill

@@ -126,7 +126,7 @@ class WorkerTest : public ::testing::Test {
       const FakeTransport::Sent sent = transport_.sends[sent_];
       sent.done(absl::OkStatus());
       if (sent.header.kind == FrameKind::kKv)
-        Answer(sent, {.kind = FrameKind::kCredit}, EncodeCredit(sent.payload.size()));
+        Answer(sent, {.kind = FrameKind::kCredit}, EncodeCredit(credit_given_[sent.connection] += sent.payload.size()));
       if (sent.header.kind == FrameKind::kCommit && decode_answers) AnswerCommit(sent);
     }
     sender_->Poll(clock_.Now());
@@ -211,6 +211,7 @@ class WorkerTest : public ::testing::Test {
   uint64_t last_request_ = 0;
   size_t connected_ = 0;
   size_t sent_ = 0;
+  std::map<ConnectionId, uint64_t> credit_given_;
   bool kv_sent_in_step_ = false;  // some KV left before its step's end
 };
 
