@@ -42,6 +42,8 @@ struct DecodeMetrics {
   prometheus::Counter& kv_bytes_recoded;
   prometheus::Counter& kv_values_saturated;
   prometheus::Counter& kv_rows_nonfinite;
+  prometheus::Counter& stored_values_saturated;
+  prometheus::Counter& stored_rows_nonfinite;
   prometheus::Counter& crc_failures;
   prometheus::Counter& resends_asked;
   // Frames that were taken off the wire and forgotten.

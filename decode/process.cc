@@ -21,6 +21,7 @@
 #include "model/kv_body.h"
 #include "model/kv_pool.h"
 #include "model/memory_plan.h"
+#include "model/store_counts.h"
 #include "model/text/tokenizer.h"
 #include "model/ticket.h"
 #include "model/transformer.h"
@@ -196,8 +197,13 @@ Status DecodeProcess::StartWorker(double prefill_tokens_per_s) {
                             .context_tokens_max = config.context_tokens_max};
   worker_ = std::make_unique<Worker>(
       std::move(worker_options), facts, key_,
-      [this](const Batch& batch, KvPool& pool) { return transformer_->Forward(batch, pool); }, pool_.get(),
-      staging_.get(), &clock_, &metrics_);
+      [this, stored = StoreCounts(kv_options_.codec, &metrics_.stored_values_saturated,
+                                  &metrics_.stored_rows_nonfinite)](const Batch& batch, KvPool& pool) mutable {
+        auto logits = transformer_->Forward(batch, pool);
+        stored.Update(transformer_->kv_counts());
+        return logits;
+      },
+      pool_.get(), staging_.get(), &clock_, &metrics_);
   SLUICE_ASSIGN_OR_RETURN(FaultPolicy faults, FaultPolicy::Parse(options_.kv_test_faults));
   SLUICE_ASSIGN_OR_RETURN(transport_, CreateTransport(faults.rules.empty() ? kTransportBackend : kTestTransportBackend,
                                                       {.listen_address = options_.kv_listen,

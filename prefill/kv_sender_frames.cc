@@ -138,6 +138,7 @@ Status KvSender::EncodeFrame(const Transfer& transfer, const KvRange& range, abs
   SLUICE_ASSIGN_OR_RETURN(const KvCodecCounts counts, EncodeBody(*pool_, transfer.pages, range, wire, body));
   metrics_->encode_seconds.Increment(absl::ToDoubleSeconds(clock_->Now() - began));
   metrics_->saturated_values.Increment(static_cast<double>(counts.saturated));
+  metrics_->nonfinite_rows.Increment(static_cast<double>(counts.nonfinite_rows));
   f16_saturates_ |= wire == KvCodec::kF16 && counts.saturated > 0;
   if (counts.nonfinite_rows == 0) return absl::OkStatus();
   return absl::InternalError(absl::StrCat("layers ", range.layer, " to ", range.layer + range.layers - 1, ": ",

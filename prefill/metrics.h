@@ -54,6 +54,9 @@ class PrefillMetrics {
   prometheus::Counter& frames_sent_again;
   prometheus::Counter& encode_seconds;
   prometheus::Counter& saturated_values;
+  prometheus::Counter& nonfinite_rows;
+  prometheus::Counter& stored_saturated_values;
+  prometheus::Counter& stored_nonfinite_rows;
   prometheus::Counter& stray_results;
   prometheus::Counter& stray_resends;
   prometheus::Counter& connects_failed;

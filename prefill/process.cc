@@ -14,6 +14,7 @@
 #include "model/handoff.h"
 #include "model/kv_pool.h"
 #include "model/memory_plan.h"
+#include "model/store_counts.h"
 #include "model/text/tokenizer.h"
 #include "model/ticket.h"
 #include "model/transformer.h"
@@ -170,8 +171,14 @@ Status PrefillProcess::StartWorker(double tokens_per_s) {
       .context_tokens_max = config.context_tokens_max,
       .eos_ids = config.eos_ids};
   worker_ = std::make_unique<Worker>(
-      worker_options, [this](const Batch& batch) { return transformer_->Forward(batch, *pool_); }, pool_.get(),
-      tokenizer_.get(), sender_.get(), &metrics_, &clock_);
+      worker_options,
+      [this, stored = StoreCounts(kv_options_.codec, &metrics_.stored_saturated_values,
+                                  &metrics_.stored_nonfinite_rows)](const Batch& batch) mutable {
+        auto logits = transformer_->Forward(batch, *pool_);
+        stored.Update(transformer_->kv_counts());
+        return logits;
+      },
+      pool_.get(), tokenizer_.get(), sender_.get(), &metrics_, &clock_);
   sender_->Attach(transport_.get(),
                   [this](TransferId id, const TransferReport& report) { worker_->TransferEnded(id, report); });
   sender_thread_ = std::thread([this] { sender_->Serve(); });

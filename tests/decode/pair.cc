@@ -2,6 +2,7 @@
 
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -21,6 +22,7 @@
 #include "model/transformer.h"
 #include "nlohmann/json.hpp"
 #include "prefill/process.h"
+#include "transport/socket.h"
 
 namespace sluice::decode {
 
@@ -94,6 +96,19 @@ WorkerProcess::WorkerProcess(const WorkerSpec& spec) {
   for (const auto& [name, value] : announced.items()) {
     if (value.is_string()) addresses_[name] = value.get<std::string>();
   }
+}
+
+std::string MetricsText(const WorkerProcess& process) {
+  const StatusOr<SocketAddress> port = SocketAddress::Parse(process.address("metrics"), false);
+  SLUICE_CHECK(port.ok());
+  const UniqueFd fd(socket(port->storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  SLUICE_CHECK(connect(fd.get(), reinterpret_cast<const sockaddr*>(&port->storage), port->bytes) == 0);
+  constexpr std::string_view kRequest = "GET /metrics HTTP/1.0\r\n\r\n";
+  SLUICE_CHECK(write(fd.get(), kRequest.data(), kRequest.size()) == static_cast<ssize_t>(kRequest.size()));
+  std::string text;
+  char buffer[4096];
+  for (ssize_t n = 0; (n = read(fd.get(), buffer, sizeof(buffer))) > 0;) text.append(buffer, static_cast<size_t>(n));
+  return text;
 }
 
 WorkerProcess::~WorkerProcess() {

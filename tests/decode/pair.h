@@ -52,6 +52,9 @@ class WorkerProcess {
   std::map<std::string, std::string> addresses_;
 };
 
+// What its metrics port says.
+std::string MetricsText(const WorkerProcess& process);
+
 struct Answer {
   std::vector<std::vector<TokenId>> tokens;  // by choice
   std::vector<proto::FinishReason> finish;

@@ -11,6 +11,8 @@
 #include "common/rng.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/model/checkpoint/small_gguf.h"
+#include "tests/model/checkpoint/temp_file.h"
 
 namespace sluice::decode {
 namespace {
@@ -65,6 +67,26 @@ class PairTest : public testing::Test {
   DecodeClient decode_{decode_process_.address("grpc")};
   PrefillClient prefill_{prefill_process_.address("grpc")};
 };
+
+// "name value" of a line; 0 where there is none.
+double MetricOf(const WorkerProcess& process, const std::string& name) {
+  const std::string text = MetricsText(process);
+  const size_t at = text.find("\n" + name + " ");
+  return at == std::string::npos ? 0 : std::strtod(text.c_str() + at + name.size() + 2, nullptr);
+}
+
+TEST(PairStores, WhatTheirCodecCutsIsCountedByBoth) {
+  const TempFolder folder;
+  const std::string model = folder.Write("model.gguf", ModelWithLargeValues(1e6f));
+  const WorkerProcess decode_process({.role = "decode", .model = model, .kv_store = "f16"});
+  const WorkerProcess prefill_process({.role = "prefill", .model = model, .kv_store = "f16", .kv_wire = "f16"});
+  DecodeClient decode(decode_process.address("grpc"));
+  PrefillClient prefill(prefill_process.address("grpc"));
+  ASSERT_TRUE(Ask(decode, prefill, {2, 3, 4}, Greedy(4)).ok());
+  EXPECT_GT(MetricOf(prefill_process, "sluice_prefill_stored_saturated_values_total"), 0);
+  EXPECT_GT(MetricOf(decode_process, "sluice_decode_stored_values_saturated_total"), 0);
+  EXPECT_EQ(MetricOf(prefill_process, "sluice_prefill_stored_nonfinite_rows_total"), 0);
+}
 
 TEST_F(PairTest, TokensAreThoseOfTheModelServedWhole) {
   for (const int tokens : {1, 2, 15, 16, 17, 64, 200}) {

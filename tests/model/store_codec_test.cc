@@ -148,22 +148,6 @@ INSTANTIATE_TEST_SUITE_P(Codecs, StoreCodec, ::testing::ValuesIn(Cases()), [](co
   return std::string(Name(info.param.codec)) + "_" + std::string(Name(info.param.isa));
 });
 
-// A model of two layers whose first channel of V is 64 `weight` for every token.
-std::string ModelWithLargeValues(float weight) {
-  GgufWriter writer;
-  AddSmallSizes(writer);
-  AddSmallTokenizer(writer);
-  AddSmallTensors(writer, DType::kF32);
-  for (GgufWriter::Tensor& tensor : writer.tensors) {
-    const bool ones = tensor.name == "token_embd.weight" || tensor.name.find("attn_norm") != std::string::npos;
-    const bool values = tensor.name.find("attn_v") != std::string::npos;
-    auto* x = reinterpret_cast<float*>(tensor.bytes.data());
-    if (ones) std::fill_n(x, tensor.bytes.size() / sizeof(float), 1.0f);
-    if (values) std::fill_n(x, SmallConfig().hidden_size, weight);
-  }
-  return writer.Bytes();
-}
-
 TEST(StoreCodecCounts, WhatTheEncoderCutsOrPoisonsIsCounted) {
   struct Wanted {
     KvCodec codec;

@@ -1,6 +1,7 @@
 // A complete llama GGUF of about 60 KB whose tensors hold zeros, for tests of what is accepted and what is refused.
 #pragma once
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -73,6 +74,22 @@ inline GgufWriter SmallGguf() {
   AddSmallTokenizer(writer);
   AddSmallTensors(writer);
   return writer;
+}
+
+// A model of two layers whose first channel of V is 64 `weight` for every token.
+inline std::string ModelWithLargeValues(float weight) {
+  GgufWriter writer;
+  AddSmallSizes(writer);
+  AddSmallTokenizer(writer);
+  AddSmallTensors(writer, DType::kF32);
+  for (GgufWriter::Tensor& tensor : writer.tensors) {
+    const bool ones = tensor.name == "token_embd.weight" || tensor.name.find("attn_norm") != std::string::npos;
+    const bool values = tensor.name.find("attn_v") != std::string::npos;
+    auto* x = reinterpret_cast<float*>(tensor.bytes.data());
+    if (ones) std::fill_n(x, tensor.bytes.size() / sizeof(float), 1.0f);
+    if (values) std::fill_n(x, SmallConfig().hidden_size, weight);
+  }
+  return writer.Bytes();
 }
 
 }  // namespace sluice
