@@ -3,12 +3,27 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "absl/strings/cord.h"
+
 namespace sluice {
+
+namespace {
+constexpr char kAtPeerUrl[] = "sluice/at-peer";
+}  // namespace
 
 Status WithContext(const Status& status, std::string_view context) {
   if (status.ok()) return status;
-  return Status(status.code(), absl::StrCat(absl::string_view(context.data(), context.size()), ": ", status.message()));
+  const Status with(status.code(),
+                    absl::StrCat(absl::string_view(context.data(), context.size()), ": ", status.message()));
+  return IsAtPeer(status) ? AtPeer(with) : with;
 }
+
+Status AtPeer(Status status) {
+  status.SetPayload(kAtPeerUrl, absl::Cord());
+  return status;
+}
+
+bool IsAtPeer(const Status& status) { return status.GetPayload(kAtPeerUrl).has_value(); }
 
 int HttpStatus(absl::StatusCode code) {
   switch (code) {

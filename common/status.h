@@ -34,6 +34,12 @@ using absl::StatusOr;
 // The status with "context: " put before its message; OK stays OK.
 Status WithContext(const Status& status, std::string_view context);
 
+// Says of an error that not the one who reports it is at fault but the peer that it worked with: so whoever retries
+// leaves that one. Kept by WithContext, and by a gRPC call whose error details are kAtPeerDetails.
+Status AtPeer(Status status);
+bool IsAtPeer(const Status& status);
+inline constexpr char kAtPeerDetails[] = "at peer";
+
 // The HTTP status that the table above gives `code`.
 int HttpStatus(absl::StatusCode code);
 

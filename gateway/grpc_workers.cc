@@ -19,7 +19,8 @@ constexpr absl::Duration kReleaseTimeout = absl::Seconds(2);
 constexpr absl::Duration kEndPatience = absl::Seconds(2);  // at the end, for calls that were not cancelled
 
 Status FromGrpc(const grpc::Status& status) {
-  return Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
+  const Status error(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
+  return status.error_details() == kAtPeerDetails ? AtPeer(error) : error;
 }
 
 void SetTimeout(grpc::ClientContext& context, absl::Duration timeout) {

@@ -1,6 +1,7 @@
 #include "gateway/request_flow.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "common/proto/convert.h"
 
@@ -87,11 +88,12 @@ void RequestFlow::StepWith(FlowEvent event, Status error) {
 
 void RequestFlow::Step(FlowEvent event) {
   const FlowStep step = Transition(state_, event, Facts(event));
+  const bool decode_accused = AccusesDecode(event);
   state_ = step.to;
   if (step.action != FlowAction::kNone) Blame(event);
   if (step.action == FlowAction::kRearm && !request_.canary) env_.metrics->CountRetry("prefill", error_.code());
   if (step.action == FlowAction::kStartOver && !request_.canary) {
-    env_.metrics->CountRetry(FromPrefill(event) ? "prefill" : "decode", error_.code());
+    env_.metrics->CountRetry(FromPrefill(event) && !decode_accused ? "prefill" : "decode", error_.code());
   }
   Do(step.action);
 }
@@ -119,6 +121,8 @@ FlowFacts RequestFlow::Facts(FlowEvent event) const {
     if (ElsewhereMayHelp(error_)) excluded.decode.insert(route_.decode);
     facts.may_start_over = Pick(Snapshot(), Shape(), excluded).ok();
   }
+  // With another decode the same prefill may do; without one, another prefill may reach this decode after all.
+  if (AccusesDecode(event) && facts.may_start_over) facts.may_rearm = false;
   return facts;
 }
 
@@ -214,6 +218,7 @@ void RequestFlow::OnRearm(const StatusOr<proto::ReserveReply>& reply) {
   if (!reply.ok() || !reply->has_ticket()) DropPromise();
   if (reply.ok() && reply->has_ticket()) {
     reservation_ = *reply;
+    if (accuser_) env_.fleet->ReportFailure({WorkerRole::kPrefill, *std::exchange(accuser_, std::nullopt)});
     return Step(FlowEvent::kRearmed);
   }
   // It runs already: the commit had arrived, and only prefill's answer was lost. Its tokens are on their way.
@@ -227,15 +232,26 @@ void RequestFlow::StartOver() {
   if (ElsewhereMayHelp(error_)) excluded_.decode.insert(route_.decode);
   // Which end of a failed pair was at fault is not known: with another decode worker the old prefill gets a chance.
   excluded_.prefill.clear();
+  accuser_.reset();
   DropLegs();
   first_choice_.clear();
   client_->OnRestart();
   Queue();
 }
 
+// Prefill has lost decode. When it says so of a second one, it is prefill that nobody reaches.
+bool RequestFlow::AccusesDecode(FlowEvent event) const {
+  return FromPrefill(event) && IsAtPeer(error_) && !accusers_.contains(route_.prefill);
+}
+
 // The router prefers others for a while to a worker that is gone.
 void RequestFlow::Blame(FlowEvent event) {
   if (!absl::IsUnavailable(error_) && !absl::IsCancelled(error_)) return;
+  if (AccusesDecode(event)) {
+    accusers_.insert(route_.prefill);
+    accuser_ = route_.prefill;  // is blamed if decode turns out to live; decode's own calls tell where it does not
+    return;
+  }
   if (FromPrefill(event)) return env_.fleet->ReportFailure({WorkerRole::kPrefill, route_.prefill});
   const bool from_decode =
       event == FlowEvent::kStreamBroken || event == FlowEvent::kReserveFailed || event == FlowEvent::kRearmFailed;

@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -106,6 +107,7 @@ class RequestFlow final : private AdmissionQueue::Waiter {
   void Fail();
   void DropLegs();
   void DropPromise();
+  bool AccusesDecode(FlowEvent event) const;
   void Blame(FlowEvent event);
   void CountRoute(std::string_view outcome);
 
@@ -134,11 +136,13 @@ class RequestFlow final : private AdmissionQueue::Waiter {
   int prefill_page_tokens_ = 0;
   int decode_page_tokens_ = 0;
   std::optional<proto::ReserveReply> reservation_;
-  Excluded excluded_;     // workers that have failed this request
-  std::set<int> full_;    // decode workers without room, until the next wait is over
-  int reservations_ = 0;  // made or tried, refusals for want of room not counted
-  int prefills_ = 0;      // started for this reservation
-  Status error_;          // the last one, in the client's words
+  Excluded excluded_;           // workers that have failed this request
+  std::set<int> accusers_;      // prefill workers that said it was decode that failed it
+  std::optional<int> accuser_;  // of the present decode
+  std::set<int> full_;          // decode workers without room, until the next wait is over
+  int reservations_ = 0;        // made or tried, refusals for want of room not counted
+  int prefills_ = 0;            // started for this reservation
+  Status error_;                // the last one, in the client's words
   absl::Duration retry_after_ = absl::Seconds(1);
   proto::GenerateEvent event_;  // being delivered
   bool paused_ = false;

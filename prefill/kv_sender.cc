@@ -18,6 +18,9 @@ constexpr size_t kMailboxMessagesMax = size_t{1} << 20;
 // A link that damages more frames of one transfer is not one to go on with.
 constexpr int kFramesSentAgainMax = 8;
 
+// Of the codes that reaching a peer may end with, this one is about whether it is there.
+Status Unreached(const Status& why) { return absl::IsUnavailable(why) ? AtPeer(why) : why; }
+
 std::string PeerName(const Peer& peer) { return absl::StrCat("decode at ", peer.key.first); }
 
 }  // namespace
@@ -119,7 +122,8 @@ void KvSender::DoBegin(TransferId id, proto::Ticket ticket, std::vector<PageInde
   const absl::Time now = clock_->Now();
   const StatusOr<Peer*> reached = peers_.Reach(transfer.peer(), now);
   if (!reached.ok())
-    return Fault(id, WithContext(reached.status(), absl::StrCat("decode at ", transfer.peer().first)), TellPeer::kNo);
+    return Fault(id, WithContext(Unreached(reached.status()), absl::StrCat("decode at ", transfer.peer().first)),
+                 TellPeer::kNo);
   Peer& peer = **reached;
   if (TransferOf(peer, {transfer.ticket.request_id()}, {transfer.ticket.reservation_id()},
                  {transfer.ticket.generation()}) != nullptr)
@@ -165,14 +169,14 @@ void KvSender::OnConnected(const PeerKey& key, uint64_t attempt, const StatusOr<
     if (!keeps_code) opened = absl::UnavailableError(opened.message());
     metrics_->connects_failed.Increment();
     peers_.OnFailed(*peer, clock_->Now(), opened);
-    return DropPeer(*peer, opened);
+    return DropPeer(*peer, Unreached(opened));
   }
   for (const TransferId id : peer->transfers) transfers_.Find(id)->Apply(TransferEvent::kConnected);
 }
 
 void KvSender::OnLost(ConnectionId connection, const Status& why) {
   if (Peer* peer = peers_.Find(connection))
-    DropPeer(*peer, absl::UnavailableError(absl::StrCat("connection lost: ", why.message())));
+    DropPeer(*peer, AtPeer(absl::UnavailableError(absl::StrCat("connection lost: ", why.message()))));
 }
 
 void KvSender::DropPeer(Peer& peer, const Status& why) {
@@ -191,8 +195,8 @@ void KvSender::DropStalledPeers(absl::Time now) {
     if (peer.credit_due <= now) stalled.push_back(&peer);
   }
   for (Peer* peer : stalled)
-    DropPeer(*peer, absl::UnavailableError(absl::StrCat("no credit for ", peer->credit.taken(), " bytes within ",
-                                                        absl::FormatDuration(options_.result_timeout))));
+    DropPeer(*peer, AtPeer(absl::UnavailableError(absl::StrCat("no credit for ", peer->credit.taken(), " bytes within ",
+                                                               absl::FormatDuration(options_.result_timeout)))));
 }
 
 // --- decode's answers ---
@@ -202,7 +206,8 @@ void KvSender::OnAnswer(ConnectionId connection, const StatusOr<Answer>& answer)
   if (peer == nullptr) return;
   if (!answer.ok()) {
     spdlog::error("an answer from {}: {}", PeerName(*peer), answer.status().ToString());
-    return DropPeer(*peer, absl::UnavailableError(absl::StrCat("an answer was damaged: ", answer.status().message())));
+    return DropPeer(*peer,
+                    AtPeer(absl::UnavailableError(absl::StrCat("an answer was damaged: ", answer.status().message()))));
   }
   std::visit([this, peer](const auto& what) { On(*peer, what); }, *answer);
 }
@@ -219,7 +224,7 @@ void KvSender::On(Peer& peer, const Credit& credit) {
   const StatusOr<uint64_t> news = peer.credit.Give(credit.given);
   if (!news.ok()) {
     spdlog::error("{}: {}", PeerName(peer), news.status().ToString());
-    return DropPeer(peer, absl::UnavailableError(news.status().message()));
+    return DropPeer(peer, AtPeer(absl::UnavailableError(news.status().message())));
   }
   if (*news == 0) return;  // it came before
   peer.link.OnAcknowledged(now, *news);
@@ -287,8 +292,8 @@ void KvSender::EndWhatIsDue(absl::Time now) {
     Fault(transfer->id,
           transfer->request_deadline <= now
               ? absl::DeadlineExceededError(absl::StrCat("the request's time is over: ", where))
-              : absl::UnavailableError(absl::StrCat("no answer to the commit within ",
-                                                    absl::FormatDuration(options_.result_timeout), ": ", where)),
+              : AtPeer(absl::UnavailableError(absl::StrCat(
+                    "no answer to the commit within ", absl::FormatDuration(options_.result_timeout), ": ", where))),
           TellPeer::kYes);
   }
 }

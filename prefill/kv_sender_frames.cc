@@ -190,7 +190,7 @@ void KvSender::OnSent(uint64_t send, const Status& status) {
     if (kv_bytes > 0) RenewCreditDeadline(*peer);
   }
   if (status.ok()) return;
-  Fault(inflight.transfer, absl::UnavailableError(absl::StrCat("sending to decode: ", status.message())),
+  Fault(inflight.transfer, AtPeer(absl::UnavailableError(absl::StrCat("sending to decode: ", status.message()))),
         TellPeer::kYes);
 }
 

@@ -11,7 +11,8 @@ namespace {
 // The numbers of gRPC's codes are Abseil's.
 grpc::Status ToGrpc(const Status& status) {
   if (status.ok()) return grpc::Status::OK;
-  return grpc::Status(static_cast<grpc::StatusCode>(status.code()), std::string(status.message()));
+  return grpc::Status(static_cast<grpc::StatusCode>(status.code()), std::string(status.message()),
+                      IsAtPeer(status) ? kAtPeerDetails : "");
 }
 
 // One Run call. gRPC calls OnCancel and OnDone only after the handler has returned, and OnDone only after Finish; so

@@ -31,6 +31,11 @@ TEST(Status, ContextKeepsTheCode) {
   EXPECT_TRUE(WithContext(absl::OkStatus(), "frame 3").ok());
 }
 
+TEST(Status, ContextKeepsWhoseFaultItWas) {
+  EXPECT_TRUE(IsAtPeer(WithContext(AtPeer(absl::UnavailableError("lost")), "decode at x")));
+  EXPECT_FALSE(IsAtPeer(WithContext(absl::UnavailableError("lost"), "decode at x")));
+}
+
 TEST(Status, RetriesAreForPeersThatMaySucceed) {
   EXPECT_TRUE(IsRetriable(absl::UnavailableError("")));
   EXPECT_FALSE(IsRetriable(absl::InvalidArgumentError("")));

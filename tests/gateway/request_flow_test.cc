@@ -261,6 +261,45 @@ TEST_F(RequestFlowTest, PrefillIsTriedAtMostTwice) {
   EXPECT_EQ(workers->runs.size(), 2u);
 }
 
+TEST_F(RequestFlowTest, ADecodeThatPrefillHasLostIsLeftAndNotThePrefill) {
+  SetUpFleet(1, 2);
+  StartFlow();
+  GrantReservation(5);
+  workers->runs[0]->Answer(AtPeer(absl::UnavailableError("connection lost")));
+  EXPECT_THAT(workers->rearms, IsEmpty());
+  ASSERT_EQ(workers->reserves.size(), 2u);
+  EXPECT_NE(workers->reserves[1]->worker, workers->reserves[0]->worker);
+  GrantReservation(6);
+  ASSERT_EQ(workers->runs.size(), 2u);
+  EXPECT_EQ(workers->runs[1]->worker, workers->runs[0]->worker);
+}
+
+TEST_F(RequestFlowTest, WithoutAnotherDecodeAnotherPrefillMayReachIt) {
+  SetUpFleet(2, 1);
+  StartFlow();
+  GrantReservation(5);
+  workers->runs[0]->Answer(AtPeer(absl::UnavailableError("connection lost")));
+  ASSERT_EQ(workers->rearms.size(), 1u);
+  const int accuser = workers->runs[0]->worker;
+  EXPECT_FALSE(fleet->snapshot().prefill[static_cast<size_t>(accuser)].suspect);
+  workers->rearms[0]->Answer(Ticket(5));  // decode is there
+  EXPECT_TRUE(fleet->snapshot().prefill[static_cast<size_t>(accuser)].suspect);
+  ASSERT_EQ(workers->runs.size(), 2u);
+  EXPECT_NE(workers->runs[1]->worker, accuser);
+}
+
+TEST_F(RequestFlowTest, APrefillThatLosesOneDecodeAfterTheOtherIsSuspectItself) {
+  SetUpFleet(1, 3);
+  StartFlow();
+  GrantReservation(5);
+  workers->runs[0]->Answer(AtPeer(absl::UnavailableError("connection lost")));
+  EXPECT_FALSE(fleet->snapshot().prefill[0].suspect);
+  GrantReservation(6);
+  workers->runs[1]->Answer(AtPeer(absl::UnavailableError("connection lost")));
+  EXPECT_TRUE(fleet->snapshot().prefill[0].suspect);
+  for (const WorkerSnapshot& decode : fleet->snapshot().decode) EXPECT_FALSE(decode.suspect);
+}
+
 TEST_F(RequestFlowTest, DamagedKvIsPrefilledAgainByTheSameWorker) {
   SetUpFleet(1, 1);
   StartFlow();

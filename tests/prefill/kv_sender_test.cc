@@ -243,6 +243,7 @@ TEST_F(KvSenderTest, NobodyListeningIsUnavailable) {
   // Loopback hands out port numbers from 1 on, so the address of nobody is a high one.
   sender_->Begin({1}, TicketOf(1, "127.0.0.1:65000"), filled_.pages(), Later());
   EXPECT_EQ(AwaitReport(1).status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_TRUE(IsAtPeer(AwaitReport(1).status));
 }
 
 TEST_F(KvSenderTest, ADecodeThatGoesAwayFailsItsTransfersAtOnceAndItsSuccessorIsServed) {
@@ -255,6 +256,7 @@ TEST_F(KvSenderTest, ADecodeThatGoesAwayFailsItsTransfersAtOnceAndItsSuccessorIs
   const std::string old_address = address();
   server_.reset();
   EXPECT_EQ(AwaitReport(1).status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_TRUE(IsAtPeer(AwaitReport(1).status));
   EXPECT_EQ(AwaitReport(2).status.code(), absl::StatusCode::kUnavailable);
   TestDecode successor(HelloOf("decode", kDecodeEpoch), ExpectFilledRows);
   server_ = *CreateLoopbackTransport({.listen_address = old_address}, &successor);
@@ -307,6 +309,7 @@ TEST_F(KvSenderTest, StoppingEndsWhatRuns) {
   Send(1, 0, 16);
   sender_->Stop();
   EXPECT_EQ(AwaitReport(1).status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_FALSE(IsAtPeer(AwaitReport(1).status));
 }
 
 TEST(KvSender, ATokenThatNoFrameCanHoldIsRefusedAtTheStart) {

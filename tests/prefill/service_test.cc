@@ -174,6 +174,16 @@ TEST_F(ServiceTest, RefusalsCarryTheirCodeAndAreCounted) {
   EXPECT_TRUE(decode_.received.empty());
 }
 
+TEST_F(ServiceTest, ADecodeThatIsGoneIsNotThisProcesssFault) {
+  const proto::PrefillRequest request = Request(5);
+  decode_transport_.reset();
+  grpc::ClientContext context;
+  proto::PrefillReply reply;
+  const grpc::Status status = stub_->Run(&context, request, &reply);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(status.error_details(), kAtPeerDetails);
+}
+
 TEST_F(ServiceTest, DrainingShowsInTheStatusAndRefuses) {
   EXPECT_EQ(GetStatus().not_ready_reason(), "");
   EXPECT_TRUE(worker_->Drain(absl::InfiniteFuture()));
