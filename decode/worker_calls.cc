@@ -8,6 +8,10 @@
 
 namespace sluice::decode {
 
+namespace {
+constexpr double kRateRegained = 0.05;  // of what it is short of the start's, with each prompt that is not taken on
+}  // namespace
+
 void Worker::Handle(StatusCall call) {
   proto::WorkerStatus status = options_.identity;
   status.set_kv_pages_total(static_cast<uint32_t>(pool_->pages_total()));
@@ -74,6 +78,9 @@ StatusOr<proto::ReserveReply> Worker::TryReserve(const proto::ReserveRequest& re
                                               std::move(stream), std::move(prompt), reservation.cached_tokens));
   const bool local =
       request.has_ship() && request.prompt_ids_size() > 0 && PrefillsLocally(Facts(request.ship(), reservation));
+  // What is not taken on is not measured: a rate that was low for a while must not keep everything away for ever.
+  if (!local && request.has_ship())
+    prefill_tokens_per_s_ += kRateRegained * std::max(0.0, options_.prefill_tokens_per_s_guess - prefill_tokens_per_s_);
   if (!local && request.only_local()) return GiveUp(reservation);
   metrics_->prefix_hit_tokens.Increment(static_cast<double>(reservation.cached_tokens));
   if (local) return TakeOn(reservation, request);

@@ -125,7 +125,8 @@ void Worker::RunChunk() {
   prefill.computed_tokens = end;
   metrics_->local_prefill_tokens.Increment(static_cast<double>(tokens.size()));
   const double seconds = absl::ToDoubleSeconds(clock_->Now() - began);
-  if (seconds > 0)
+  // A short rest has the costs of a step and few tokens, and says nothing about a long one.
+  if (seconds > 0 && tokens.size() == static_cast<size_t>(options_.local_prefill_chunk_tokens))
     prefill_tokens_per_s_ = 0.8 * prefill_tokens_per_s_ + 0.2 * static_cast<double>(tokens.size()) / seconds;
   if (last) FinishPrefill(*logits);
 }

@@ -42,6 +42,12 @@ TEST(PrefillsLocally, WhereTheFirstTokenComesNoLater) {
 
 class DecodeLocalPrefillTest : public WorkerFixture {
  protected:
+  static proto::ReleaseRequest ReleaseOf(const proto::ReserveReply& reply) {
+    proto::ReleaseRequest request;
+    request.set_reservation_id(reply.reservation_id());
+    request.set_epoch(reply.epoch());
+    return request;
+  }
   DecodeLocalPrefillTest() : WorkerFixture(kPages, 64) {
     ship_.emplace();
     ship_->set_compute_seconds(100);
@@ -135,6 +141,37 @@ TEST_F(DecodeLocalPrefillTest, AChunkATurnAndStepsInBetween) {
   while (!Read(running) || !Read(held)) Turns(1);
   ExpectAnswered(running);
   ExpectAnswered(held);
+}
+
+TEST_F(DecodeLocalPrefillTest, RestsOfFewTokensDoNotSayHowFastALongOneIs) {
+  forward_takes_ = absl::Seconds(1);
+  for (int i = 0; i < 20; ++i) {
+    Held held = ReserveLocal(Prompt(1, i), Sampling(1));
+    ReadToEnd(held);
+  }
+  ship_->set_compute_seconds(0.5);
+  EXPECT_TRUE(TryReserve(Prompt(4, 99), Sampling(1))->local());
+}
+
+TEST_F(DecodeLocalPrefillTest, AfterASlowTimeItIsTriedAgain) {
+  forward_takes_ = absl::Seconds(60);
+  ship_->set_compute_seconds(1e6);
+  for (int i = 0; i < 20; ++i) {
+    Held held = ReserveLocal(Prompt(4, i), Sampling(1));
+    ReadToEnd(held);
+  }
+  forward_takes_ = absl::ZeroDuration();
+  ship_->set_compute_seconds(0.1);
+  int shipped = 0;
+  for (bool local = false; !local && shipped < 200; shipped += local ? 0 : 1) {
+    const auto reply = TryReserve(Prompt(4, shipped), Sampling(1));
+    ASSERT_TRUE(reply.ok()) << reply.status();
+    local = reply->local();
+    worker_->Release(ReleaseOf(*reply), [](const auto&) {});
+    Turns(1);
+  }
+  EXPECT_GT(shipped, 0);
+  EXPECT_LT(shipped, 200);
 }
 
 TEST_F(DecodeLocalPrefillTest, WhoeverLeavesIsLateOrFailsGivesEverythingBack) {

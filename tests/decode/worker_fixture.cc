@@ -215,6 +215,7 @@ WorkerFixture::WorkerFixture(int prefix_cache_pages, int64_t local_prefill_token
 WorkerFixture::~WorkerFixture() = default;
 
 StatusOr<absl::Span<const float>> WorkerFixture::Forward(const Batch& batch, KvPool& pool) {
+  clock_.Advance(forward_takes_);
   logits_.clear();
   for (const SequenceChunk& chunk : batch.sequences) {
     const bool poisoned = std::find(chunk.tokens.begin(), chunk.tokens.end(), poison_token_) != chunk.tokens.end();

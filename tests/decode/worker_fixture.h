@@ -140,8 +140,9 @@ class WorkerFixture : public testing::Test {
   ClusterKey key_ = ClusterKey::Generate();
   std::unique_ptr<KvPool> pool_;
   std::unique_ptr<Staging> staging_;
-  Status forward_fails_;       // for batches that hold the token below
-  TokenId poison_token_ = -1;  // -1: none
+  absl::Duration forward_takes_;  // on the clock
+  Status forward_fails_;          // for batches that hold the token below
+  TokenId poison_token_ = -1;     // -1: none
   bool poison_with_nan_ = false;
   std::unique_ptr<Worker> worker_;
   std::unique_ptr<Transport> transport_;
