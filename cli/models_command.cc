@@ -51,8 +51,6 @@ std::string ScalingName(RopeScaling scaling) {
   return "";
 }
 
-std::string PairingName(RopePairing pairing) { return pairing == RopePairing::kHalf ? "half" : "interleaved"; }
-
 // By codec, of those that can hold the model's rows.
 std::vector<std::pair<std::string, size_t>> KvBytesPerToken(const ModelConfig& config) {
   const KvLayout layout = KvLayout::Of(config);
@@ -109,7 +107,7 @@ ordered_json ConfigJson(const ModelConfig& config) {
           {"tied_embeddings", config.tied_embeddings},
           {"rope",
            {{"theta", config.rope.theta},
-            {"pairing", PairingName(config.rope.pairing)},
+            {"pairing", std::string(Name(config.rope.pairing))},
             {"scaling", ScalingName(config.rope.scaling)},
             {"factor", config.rope.factor},
             {"has_frequency_factors", !config.rope.frequency_factors.empty()}}},
@@ -190,8 +188,8 @@ void PrintCheckpoint(const Checkpoint& checkpoint, const std::string& path, std:
   if (config.moe) line("experts", Experts(*config.moe));
   line("vocabulary", absl::StrCat(config.vocab_size, config.tied_embeddings ? ", head tied to the embedding" : ""));
   line("context", absl::StrCat(config.context_tokens_max, " tokens"));
-  line("rope", absl::StrCat("theta ", config.rope.theta, ", pairs ", PairingName(config.rope.pairing), ", scaling ",
-                            ScalingName(config.rope.scaling),
+  line("rope", absl::StrCat("theta ", config.rope.theta, ", pairs ", std::string(Name(config.rope.pairing)),
+                            ", scaling ", ScalingName(config.rope.scaling),
                             config.rope.scaling == RopeScaling::kNone ? "" : absl::StrCat(" by ", config.rope.factor),
                             config.rope.frequency_factors.empty() ? "" : ", frequency factors"));
   line("end tokens", absl::StrJoin(config.eos_ids, ", "));

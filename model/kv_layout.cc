@@ -4,11 +4,9 @@
 
 namespace sluice {
 
-namespace {
+std::string_view Name(RopePairing pairing) { return pairing == RopePairing::kInterleaved ? "interleaved" : "half"; }
 
-std::string_view PairingName(RopePairing pairing) {
-  return pairing == RopePairing::kInterleaved ? "interleaved" : "half";
-}
+namespace {
 
 // Every field of the message, named, in one order: what the hash runs over and what Compare walks.
 std::vector<std::pair<std::string_view, std::string>> Fields(const proto::KvLayout& layout) {
@@ -30,7 +28,7 @@ KvLayout KvLayout::Of(const ModelConfig& config) {
 }
 
 std::string ToString(const KvLayout& layout) {
-  const std::string pairs = absl::StrCat(", ", std::string(PairingName(layout.pairing)), " pairs");
+  const std::string pairs = absl::StrCat(", ", std::string(Name(layout.pairing)), " pairs");
   if (layout.kind == KvKind::kMla)
     return absl::StrCat(layout.layers, " layers of a latent of ", layout.latent, " + ", layout.rope_dim, pairs);
   return absl::StrCat(layout.layers, " layers of ", layout.kv_heads, " kv heads of ", layout.head_dim, pairs);
@@ -87,7 +85,7 @@ proto::KvLayout ToProto(const KvLayout& layout) {
   message.set_head_dim(static_cast<uint32_t>(layout.head_dim));
   message.set_latent(static_cast<uint32_t>(layout.latent));
   message.set_rope_dim(static_cast<uint32_t>(layout.rope_dim));
-  message.set_rope_pairing(std::string(PairingName(layout.pairing)));
+  message.set_rope_pairing(std::string(Name(layout.pairing)));
   message.set_tensor_parallel(1);
   return message;
 }

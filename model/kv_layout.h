@@ -68,6 +68,8 @@ size_t LayerBytes(const KvLayout& layout, KvCodec codec, int64_t slots);
 // The same over all layers.
 size_t Bytes(const KvLayout& layout, KvCodec codec, int64_t slots);
 
+std::string_view Name(RopePairing pairing);  // "half" or "interleaved", also on the wire
+
 // For the handshake: the proto, and a 64-bit hash over every field of it. Page size and store codec are not in it: KV
 // travels by token range in a wire codec, so they may differ between the two ends.
 proto::KvLayout ToProto(const KvLayout& layout);

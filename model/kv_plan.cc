@@ -164,12 +164,10 @@ const KvPlanRow* Find(const ContextPlan& context, size_t policy, KvCodec codec) 
   return nullptr;
 }
 
-// Candidates for the wire, the most accurate first. f32 and f16 are not among them: bf16 is what "as it is" means.
-constexpr KvCodec kByAccuracy[] = {KvCodec::kBf16, KvCodec::kInt8, KvCodec::kFp8, KvCodec::kMlaFp8, KvCodec::kInt4};
-
 // The most accurate codec under `policy` with q of at least `q`.
 const KvPlanRow* Reaches(const ContextPlan& context, size_t policy, double q) {
-  for (const KvCodec codec : kByAccuracy) {
+  for (const KvCodec codec : KvCodecsByAccuracy()) {
+    if (AccuracyRank(codec) < AccuracyRank(KvCodec::kBf16)) continue;  // which is what "as it is" means
     const KvPlanRow* row = Find(context, policy, codec);
     if (row != nullptr && *row->transfer->q >= q) return row;
   }

@@ -43,8 +43,8 @@ struct TransformerWeights {
   ConstMatrixView embedding;  // mapped; all of it resident after loading
   Buffer vectors;             // norms and biases
 
-  // Packs tensor after tensor and gives each one's mapped pages back at once, the largest first, so that loading never
-  // takes more memory than what stays.
+  // Packs tensor after tensor, the output first, which is the largest of most models, and gives each one's mapped pages
+  // back at once: beside what stays, loading takes the mapped pages of one tensor.
   static StatusOr<TransformerWeights> Load(const Checkpoint& checkpoint, const PackOptions& options, ThreadPool& pool);
 
   struct Sizes {

@@ -1,7 +1,6 @@
 #include "prefill/wire_choice.h"
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <iterator>
 #include <utility>
@@ -12,18 +11,10 @@ namespace sluice::prefill {
 
 namespace {
 
-// By what they cost in quality, the best first. f16 has three more bits of mantissa than bf16, but ends at 65504: once
-// it has cut a value it is the worse one. int8 before fp8, since rotated rows have no outliers and eight bits of
-// mantissa beat three.
-constexpr std::array kByAccuracy = {KvCodec::kF32, KvCodec::kF16,    KvCodec::kBf16, KvCodec::kInt8,
-                                    KvCodec::kFp8, KvCodec::kMlaFp8, KvCodec::kInt4};
-
 int Rank(const WireSituation& s, KvCodec codec) {
   if (s.f16_saturates && (codec == KvCodec::kF16 || codec == KvCodec::kBf16))
     codec = codec == KvCodec::kF16 ? KvCodec::kBf16 : KvCodec::kF16;
-  const auto it = std::find(kByAccuracy.begin(), kByAccuracy.end(), codec);
-  SLUICE_CHECK(it != kByAccuracy.end(), "a codec of unknown accuracy: ", std::string(Name(codec)));
-  return static_cast<int>(std::distance(kByAccuracy.begin(), it));
+  return AccuracyRank(codec);
 }
 
 size_t TokenBytes(const WireSituation& s, KvCodec codec) { return Bytes(s.layout, codec, 1); }

@@ -1,5 +1,6 @@
 #include "kernels/codec/codec.h"
 
+#include <algorithm>
 #include <string>
 
 #include "absl/strings/str_join.h"
@@ -11,6 +12,19 @@ absl::Span<const KvCodecInfo> KvCodecs() {
   static const KvCodecInfo codecs[] = {kF32Codec,  kBf16Codec, kF16Codec,   kFp8Codec,
                                        kInt8Codec, kInt4Codec, kMlaFp8Codec};
   return codecs;
+}
+
+absl::Span<const KvCodec> KvCodecsByAccuracy() {
+  static constexpr KvCodec kCodecs[] = {KvCodec::kF32, KvCodec::kF16,    KvCodec::kBf16, KvCodec::kInt8,
+                                        KvCodec::kFp8, KvCodec::kMlaFp8, KvCodec::kInt4};
+  return kCodecs;
+}
+
+int AccuracyRank(KvCodec codec) {
+  const absl::Span<const KvCodec> all = KvCodecsByAccuracy();
+  const auto it = std::find(all.begin(), all.end(), codec);
+  SLUICE_CHECK(it != all.end(), "a codec of unknown accuracy: ", std::string(Name(codec)));
+  return static_cast<int>(it - all.begin());
 }
 
 const KvCodecInfo& Info(KvCodec codec) {

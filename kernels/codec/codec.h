@@ -48,11 +48,17 @@ struct KvCodecInfo {
   // The inverse, rotated back. Poisoned rows come out as NaN.
   void (*decode)(const KvRowShape& shape, const std::byte* codes, const std::byte* scales, int64_t rows, float* x,
                  int64_t stride);
-  // Rows that an encoder counted as nonfinite, found in its bytes.
+  // Rows that an encoder counted as nonfinite, found in its bytes. (A row that no encoder wrote may hold a NaN
+  // elsewhere: in codes, or in mla-fp8 in its shared key or behind its first scale.)
   int64_t (*count_nonfinite)(const KvRowShape& shape, const std::byte* codes, const std::byte* scales, int64_t rows);
 };
 
 absl::Span<const KvCodecInfo> KvCodecs();  // in the order of the enum
+// By what they cost in quality, the best first. f16 has three more bits of mantissa than bf16, but ends at 65504: once
+// it has cut a value it is the worse one. int8 before fp8, since rotated rows have no outliers and eight bits of
+// mantissa beat three.
+absl::Span<const KvCodec> KvCodecsByAccuracy();
+int AccuracyRank(KvCodec codec);  // its place among these; 0 is the best
 const KvCodecInfo& Info(KvCodec codec);
 std::string_view Name(KvCodec codec);
 StatusOr<KvCodec> ParseKvCodec(std::string_view name);   // InvalidArgument lists the names there are

@@ -81,8 +81,8 @@ class Checkpoint {
   // Gives the memory behind a view back to the system until it is touched again.
   virtual void DropResident(const ConstMatrixView& view) const = 0;
 
-  // SHA-256, hex, over config, tensor names, types, shapes and a sample of each tensor's bytes: equal exactly where two
-  // processes would compute the same thing.
+  // SHA-256, hex, over config, tensor names, types, shapes and a sample of each tensor's bytes. Different where two
+  // models are, unless they differ in bytes alone that are not in the sample.
   virtual const std::string& model_hash() const = 0;
 };
 

@@ -105,7 +105,7 @@ StatusOr<ConstMatrixView> MappedCheckpoint::Tensor(Weight weight, int layer, int
   return view;
 }
 
-// The scales of an FP8 tensor: one for each block, and none that would make nonsense of it.
+// The scales of an FP8 tensor, one for each block. Their number and type are checked, their values are not.
 StatusOr<const float*> MappedCheckpoint::BlockScales(const StoredTensor& tensor) const {
   const std::string name = absl::StrCat(tensor.name, kScaleSuffix);
   const auto found = by_name_.find(name);

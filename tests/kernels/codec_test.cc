@@ -310,6 +310,34 @@ TEST_P(CodecOn, IntegersAreThoseOfTheKnownBlocks) {
                                             12, 5, 14, 7, 1, 10, 3, 12, 6, 15));
 }
 
+// No encoder writes these, but a wire may bring them: a decoder takes them as the formula says, and touches nothing
+// else.
+TEST_P(CodecOn, CodesThatNoEncoderWritesDecodeAsTheFormulaSays) {
+  const KvRowShape shape = {.channels = 32};
+  const auto decoded = [&shape](KvCodec codec, std::byte code, float scale) {
+    const KvCodecInfo& info = Info(codec);
+    const std::vector<std::byte> codes(info.code_bytes(shape), code);
+    std::vector<std::byte> scales(info.scale_bytes(shape));
+    for (size_t i = 0; i + sizeof(scale) <= scales.size(); i += sizeof(scale))
+      std::memcpy(scales.data() + i, &scale, sizeof(scale));
+    std::vector<float> x(static_cast<size_t>(shape.channels) + 1, -1.0f);
+    info.decode(shape, codes.data(), scales.data(), 1, x.data(), shape.channels);
+    EXPECT_EQ(x.back(), -1.0f) << "beyond the row";
+    x.pop_back();
+    return x;
+  };
+  // -128 in every channel is the first row of the matrix times -128 sqrt(32).
+  const std::vector<float> x = decoded(KvCodec::kInt8, std::byte{0x80}, 0.5f);
+  EXPECT_NEAR(x[0], -64 * std::sqrt(32.0f), 1e-3);
+  for (size_t i = 1; i < x.size(); ++i) EXPECT_EQ(x[i], 0) << i;
+  // Scales of 0 and below, infinite ones, and NaN as an fp8 code.
+  for (const float zero : decoded(KvCodec::kInt8, std::byte{0x05}, 0.0f)) EXPECT_EQ(zero, 0);
+  EXPECT_NEAR(decoded(KvCodec::kInt8, std::byte{0x80}, -0.5f)[0], 64 * std::sqrt(32.0f), 1e-3);
+  EXPECT_FALSE(std::isfinite(decoded(KvCodec::kInt8, std::byte{0x05}, std::numeric_limits<float>::infinity())[0]));
+  for (const float nan : decoded(KvCodec::kFp8, std::byte{0x7F}, 1.0f)) EXPECT_TRUE(std::isnan(nan));
+  for (const float nan : decoded(KvCodec::kFp8, std::byte{0xFF}, 1.0f)) EXPECT_TRUE(std::isnan(nan));
+}
+
 // Element (i, j) of H is 1 where i & j has an even number of ones, else -1.
 TEST_P(CodecOn, RotationIsTheOrthonormalHadamardMatrix) {
   const auto goldens = ReadSafetensors("formats.safetensors");
