@@ -5,6 +5,7 @@
 #include "absl/strings/str_join.h"
 #include "model/kv_layout.h"
 #include "transport/fault_policy.h"
+#include "transport/transport.h"
 
 namespace sluice {
 
@@ -51,6 +52,10 @@ Status PrefillOptions::Validate() const {
   if (const auto when = ParseSendWhen(send); !when.ok())
     problems.push_back(absl::StrCat("send: ", when.status().message()));
   at_least("frame_bytes_max", frame_bytes_max, 1 << 12);
+  constexpr auto kFrameBytesMax = static_cast<int64_t>(kPayloadBytesMax);
+  if (frame_bytes_max > kFrameBytesMax)
+    problems.push_back(absl::StrCat("frame_bytes_max is ", frame_bytes_max, ", a message of the transport carries ",
+                                    kFrameBytesMax, " at most"));
   at_least("frame_bytes_min", frame_bytes_min, 1);
   if (frame_bytes_min > frame_bytes_max)
     problems.push_back(

@@ -45,6 +45,9 @@ class Receiver {
   virtual void OnClosed(ConnectionId connection, const Status& why) = 0;
 };
 
+// What a message may carry where nothing else is said.
+inline constexpr size_t kPayloadBytesMax = size_t{64} << 20;
+
 struct TransportOptions {
   std::string listen_address;  // "host:port", port 0 picks one; empty: does not listen
   std::string advertise_host;  // what peers are told instead of the listening host; needed where that is a wildcard
@@ -56,7 +59,7 @@ struct TransportOptions {
   size_t handshakes_max = 128;  // strangers at the door; one more pushes out the oldest
   size_t header_bytes_max = 1024;
   size_t hello_bytes_max = 16384;  // also of the reply
-  size_t payload_bytes_max = size_t{64} << 20;
+  size_t payload_bytes_max = kPayloadBytesMax;
   size_t sends_pending_max = 16384;  // of all connections together; one more fails with ResourceExhausted
   absl::Duration peer_silence_max = absl::Seconds(3);  // a peer that is gone or stuck is noticed at the latest then
   FaultPolicy faults;  // for tests: what a faulty transport does to messages; a real one refuses to start with any

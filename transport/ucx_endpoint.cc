@@ -172,7 +172,8 @@ ucs_status_t UcxEndpoint::Receive(std::string_view header, void* data, size_t by
     Fail(fits);
     return UCS_OK;
   }
-  if (rendezvous) return ReceiveRendezvous(*landing, data, bytes);
+  // Nothing of an empty payload is left to be fetched, however its sender announced it.
+  if (rendezvous && bytes > 0) return ReceiveRendezvous(*landing, data, bytes);
   landing->Copy({static_cast<const std::byte*>(data), bytes});
   handler_->OnLanded(landing->token, bytes, absl::OkStatus());
   return UCS_OK;

@@ -38,5 +38,16 @@ TEST(PrefillOptions, EveryProblemIsNamedAtOnce) {
             HasSubstr("request_bytes_max is 2147483648"), HasSubstr("send_memory_bytes is 1"), HasSubstr("drain_max")));
 }
 
+TEST(PrefillOptions, AFrameFitsAMessageOfTheTransport) {
+  PrefillOptions options;
+  options.model_path = "model.gguf";
+  options.frame_bytes_max = int64_t{64} << 20;
+  options.send_memory_bytes = options.connection_bytes_in_flight_max = int64_t{1} << 30;
+  EXPECT_TRUE(options.Validate().ok()) << options.Validate();
+  ++options.frame_bytes_max;
+  EXPECT_THAT(std::string(options.Validate().message()),
+              HasSubstr("frame_bytes_max is 67108865, a message of the transport carries 67108864 at most"));
+}
+
 }  // namespace
 }  // namespace sluice
