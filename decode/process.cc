@@ -84,6 +84,7 @@ TransformerOptions DecodeProcess::EngineOptions() const {
   return {.threads = options_.threads,
           .batch_tokens_max = options_.batch_tokens_max,
           .logit_rows_max = options_.batch_tokens_max,
+          .sequence_tokens_max = int64_t{kv_options_.pages} * kv_options_.page_tokens,
           .exact = options_.exact};
 }
 

@@ -22,11 +22,17 @@ AttentionShape ShapeOf(const ModelConfig& config) {
           .scale = static_cast<float>(AttentionScale(config))};
 }
 
+// Positions of a sequence.
+int64_t PositionsMax(const ModelConfig& config, const TransformerOptions& options) {
+  const int64_t context = config.context_tokens_max;
+  return options.sequence_tokens_max > 0 ? std::min(options.sequence_tokens_max, context) : context;
+}
+
 LatentAttention::Options LatentOptionsOf(const ModelConfig& config, const TransformerOptions& options) {
   return {.shape = LatentShapeOf(config),
           .scale = static_cast<float>(AttentionScale(config)),
           .tokens_max = options.batch_tokens_max,
-          .context_tokens_max = config.context_tokens_max,
+          .context_tokens_max = PositionsMax(config, options),
           .threads = options.threads};
 }
 
@@ -75,7 +81,7 @@ size_t ForwardPass::Bytes(const ModelConfig& config, const TransformerOptions& o
   size_t bytes = static_cast<size_t>(ScratchFloats(config, options)) * sizeof(float) +
                  Activations::Bytes(options.batch_tokens_max, WidestProduct(config));
   bytes += config.mla ? LatentAttention::Bytes(LatentOptionsOf(config, options))
-                      : Attention::Bytes(ShapeOf(config), options.batch_tokens_max, config.context_tokens_max,
+                      : Attention::Bytes(ShapeOf(config), options.batch_tokens_max, PositionsMax(config, options),
                                          options.threads);
   if (config.moe) bytes += ExpertLayer::Bytes(*config.moe, config.hidden_size, options.batch_tokens_max);
   return bytes;
@@ -107,8 +113,8 @@ Status ForwardPass::TakeMemory(const TransformerOptions& options) {
   if (config_.mla) {
     SLUICE_ASSIGN_OR_RETURN(latent_attention_, LatentAttention::Create(LatentOptionsOf(config_, options)));
   } else {
-    SLUICE_ASSIGN_OR_RETURN(attention_,
-                            Attention::Create(ShapeOf(config_), tokens, config_.context_tokens_max, options.threads));
+    SLUICE_ASSIGN_OR_RETURN(
+        attention_, Attention::Create(ShapeOf(config_), tokens, PositionsMax(config_, options), options.threads));
   }
   if (config_.moe) {
     SLUICE_ASSIGN_OR_RETURN(experts_, ExpertLayer::Create(*config_.moe, config_.hidden_size, tokens));

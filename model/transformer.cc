@@ -18,7 +18,8 @@ Status CheckOptions(const TransformerOptions& options) {
                                                  options.logit_rows_max, ") must be at least 1"));
 }
 
-Status CheckChunk(const SequenceChunk& chunk, const ModelConfig& config, const KvPool& kv) {
+Status CheckChunk(const SequenceChunk& chunk, const ModelConfig& config, int64_t sequence_tokens_max,
+                  const KvPool& kv) {
   const auto tokens = static_cast<int64_t>(chunk.tokens.size());
   if (tokens == 0 || chunk.start_position < 0) {
     return absl::InvalidArgumentError(absl::StrCat(tokens, " tokens from position ", chunk.start_position));
@@ -27,6 +28,10 @@ Status CheckChunk(const SequenceChunk& chunk, const ModelConfig& config, const K
   if (end > config.context_tokens_max) {
     return absl::InvalidArgumentError(
         absl::StrCat("position ", end - 1, " is beyond the model's context of ", config.context_tokens_max, " tokens"));
+  }
+  if (sequence_tokens_max > 0 && end > sequence_tokens_max) {
+    return absl::InvalidArgumentError(absl::StrCat("position ", end - 1, " of a sequence of at most ",
+                                                   sequence_tokens_max, " tokens, for which there is scratch memory"));
   }
   if (static_cast<int64_t>(chunk.pages.size()) < kv.PagesFor(end)) {
     return absl::InvalidArgumentError(
@@ -81,7 +86,7 @@ Status Transformer::Impl::CheckBatch(const Batch& batch, const KvPool& kv) const
   for (size_t i = 0; i < batch.sequences.size(); ++i) {
     tokens += static_cast<int64_t>(batch.sequences[i].tokens.size());
     logit_rows += LogitRows(batch.sequences[i]);
-    const Status status = CheckChunk(batch.sequences[i], config, kv);
+    const Status status = CheckChunk(batch.sequences[i], config, options.sequence_tokens_max, kv);
     if (!status.ok()) return WithContext(status, absl::StrCat("sequence ", i, " of the batch"));
   }
   if (tokens > options.batch_tokens_max || logit_rows > options.logit_rows_max) {

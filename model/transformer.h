@@ -25,7 +25,10 @@ struct TransformerOptions {
   int threads = 1;             // compute threads, the caller included
   int batch_tokens_max = 512;  // tokens of one Forward; sizes the scratch memory
   int logit_rows_max = 64;     // rows of logits of one Forward
-  bool exact = false;          // f32 products with dequantised weights
+  // Tokens of one sequence, where pages hold fewer than the model's context: sizes the memory by which attention shares
+  // out long sequences. 0: the context.
+  int64_t sequence_tokens_max = 0;
+  bool exact = false;  // f32 products with dequantised weights
 };
 
 enum class LogitsFor : uint8_t { kNone, kLast, kAll };

@@ -82,6 +82,7 @@ TransformerOptions PrefillProcess::EngineOptions() const {
   return {.threads = options_.threads,
           .batch_tokens_max = options_.batch_tokens_max,
           .logit_rows_max = kLogitRowsMax,
+          .sequence_tokens_max = int64_t{kv_options_.pages} * kv_options_.page_tokens,
           .exact = options_.exact};
 }
 

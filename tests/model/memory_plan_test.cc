@@ -83,6 +83,27 @@ TEST(MemoryPlan, OfLatentsIsExactWithFewPages) {
   }
 }
 
+// A pool that holds less than the model's context needs no scratch memory for all of that; what goes beyond is refused.
+TEST(MemoryPlan, ScratchIsForWhatASequencesPagesCanHold) {
+  for (const char* model : {"llama-gqa", "deepseek-v2-lite"}) {
+    const auto checkpoint = Must(OpenCheckpoint(TinyModel(model)));
+    ASSERT_GE(checkpoint->config().context_tokens_max, 512);
+    EngineOptions options;
+    const size_t for_context = Must(Transformer::Plan(*checkpoint, options.transformer)).scratch_bytes;
+    options.transformer.sequence_tokens_max = 256;
+    EXPECT_LT(Must(Transformer::Plan(*checkpoint, options.transformer)).scratch_bytes, for_context) << model;
+    Engine engine(TinyModel(model), options);
+    Sequence sequence = engine.NewSequence();
+    const std::vector<TokenId> ids(256, 7);
+    (void)engine.Prefill(sequence, ids, 256);
+    const SequenceChunk beyond = engine.Chunk(sequence, absl::MakeConstSpan(ids).first(1), LogitsFor::kLast);
+    const Status refused = engine.transformer().Forward({{beyond}}, engine.pool()).status();
+    EXPECT_THAT(std::string(refused.message()), HasSubstr("position 256 of a sequence of at most 256 tokens")) << model;
+    options.transformer.sequence_tokens_max = int64_t{1} << 40;
+    EXPECT_EQ(Must(Transformer::Plan(*checkpoint, options.transformer)).scratch_bytes, for_context) << model;
+  }
+}
+
 // Peak resident memory from here on; the sanitizers' own memory would drown the model's.
 class PeakMemory : public ::testing::Test {
  protected:
