@@ -90,7 +90,8 @@ Reservations::Reservations(KvPool* pool, Epoch epoch, const ReservationsOptions&
 StatusOr<std::variant<const Reservation*, NoRoom>> Reservations::Reserve(absl::Time now, RequestId request,
                                                                          const PageDemand& demand,
                                                                          absl::Time request_deadline,
-                                                                         absl::Span<const TokenId> prompt) {
+                                                                         absl::Span<const TokenId> prompt,
+                                                                         KvCoarseness coarseness_max) {
   SLUICE_CHECK(demand.prompt_tokens > 0 && demand.max_tokens > 0 && demand.choices > 0);
   const int page_tokens = pool_->options().page_tokens;
   const int64_t needed = PagesNeeded(demand, page_tokens);
@@ -104,7 +105,7 @@ StatusOr<std::variant<const Reservation*, NoRoom>> Reservations::Reserve(absl::T
   }
   // Not the last token: prefill computes it in any case, for its logits.
   if (!prompt.empty()) prompt.remove_suffix(1);
-  PrefixTree::Hit hit = prefixes_.Match(now, kFullPolicy, prompt);
+  PrefixTree::Hit hit = prefixes_.Match(now, kFullPolicy, prompt, coarseness_max);
   const auto cached = static_cast<int64_t>(hit.pages.pages().size());
   const int available = pool_->pages_free() + prefixes_.pages_evictable();
   if (needed - cached > available) {
@@ -123,6 +124,7 @@ StatusOr<std::variant<const Reservation*, NoRoom>> Reservations::Reserve(absl::T
   reservation.choices.push_back(std::move(hit.pages));
   reservation.cached_tokens = hit.tokens;
   reservation.pin = std::move(hit.pin);
+  reservation.coarseness = hit.coarseness;
   SLUICE_ASSIGN_OR_RETURN(reservation.spare, pool_->Lease(static_cast<int>(needed) - first_pages));
   const auto [it, inserted] = by_id_.emplace(reservation.id, std::move(reservation));
   SLUICE_CHECK(inserted, "a reservation id was drawn twice");
@@ -175,6 +177,11 @@ bool Reservations::OnTransferFailed(absl::Time now, ReservationId id, Tenure ten
   return Apply(now, id, tenure, ReservationEvent::kTransferFailed);
 }
 
+void Reservations::Arrived(ReservationId id, KvCoarseness coarseness) {
+  Reservation& reservation = by_id_.at(id);
+  reservation.coarseness = std::max(reservation.coarseness, coarseness);
+}
+
 bool Reservations::OnFinish(absl::Time now, ReservationId id) {
   const auto it = by_id_.find(id);
   if (it == by_id_.end() || !Next(it->second.state, ReservationEvent::kFinish)) return false;
@@ -222,11 +229,11 @@ void Reservations::ReleaseChoice(absl::Time now, ReservationId id, int choice, a
   // Choices that never got pages of their own (all ended before a fork) have nothing to give.
   if (choice >= static_cast<int>(reservation.choices.size())) return;
   PageLease& pages = reservation.choices[static_cast<size_t>(choice)];
-  const PrefixTree::Pin kept = prefixes_.Insert(now, kFullPolicy, tokens, pages.pages());
+  const PrefixTree::Pin kept = prefixes_.Insert(now, kFullPolicy, tokens, pages.pages(), reservation.coarseness);
   pages.Release();
   // The other choices still share the prompt's pages.
   const auto prompt = static_cast<size_t>(reservation.demand.prompt_tokens);
-  reservation.pin = prefixes_.Match(now, kFullPolicy, tokens.subspan(0, prompt)).pin;
+  reservation.pin = prefixes_.Match(now, kFullPolicy, tokens.subspan(0, prompt), kAnyCoarseness).pin;
 }
 
 const Reservation* Reservations::Find(ReservationId id) const {

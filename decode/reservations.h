@@ -72,6 +72,7 @@ struct Reservation {
   absl::Time request_deadline;  // never moves; `deadline` is never past it
   int64_t cached_tokens = 0;    // of the prompt, whose KV is here: whole pages, shared, written by nobody
   PrefixTree::Pin pin;          // of them
+  KvCoarseness coarseness = 0;  // of its KV: of those, and from Arrived on of what came
   // Page tables of the choices. Until ForkChoices there is one, and `spare` keeps room for the others.
   std::vector<PageLease> choices;
   PageLease spare;
@@ -97,13 +98,14 @@ class Reservations {
  public:
   Reservations(KvPool* pool, Epoch epoch, const ReservationsOptions& options);
 
-  // Leases the pages, and shares those whose KV of `prompt` is here already; what is cached goes where room is needed.
-  // `prompt` may be empty: then nothing is looked for. NoRoom where the pool has too few; OutOfRange, naming both,
-  // where it could never have enough; ResourceExhausted where too many reservations are held. The pointer is valid
-  // until the reservation ends.
+  // Leases the pages, and shares those whose KV of `prompt` is here already, none coarser than `coarseness_max`; what
+  // is cached goes where room is needed. `prompt` may be empty: then nothing is looked for. NoRoom where the pool has
+  // too few; OutOfRange, naming both, where it could never have enough; ResourceExhausted where too many reservations
+  // are held. The pointer is valid until the reservation ends.
   StatusOr<std::variant<const Reservation*, NoRoom>> Reserve(absl::Time now, RequestId request,
                                                              const PageDemand& demand, absl::Time request_deadline,
-                                                             absl::Span<const TokenId> prompt = {});
+                                                             absl::Span<const TokenId> prompt = {},
+                                                             KvCoarseness coarseness_max = 0);
 
   // Begins a new tenure. Aborted where the reservation is not there any more, FailedPrecondition where it runs already.
   StatusOr<const Reservation*> Rearm(absl::Time now, Epoch epoch, ReservationId id);
@@ -119,6 +121,8 @@ class Reservations {
   bool OnFrame(absl::Time now, ReservationId id, Tenure tenure);
   bool OnPrefillHere(absl::Time now, ReservationId id, Tenure tenure);
   bool OnCommit(absl::Time now, ReservationId id, Tenure tenure);
+  // How coarse the KV is that came for it. REQUIRES: it is there.
+  void Arrived(ReservationId id, KvCoarseness coarseness);
   bool OnTransferFailed(absl::Time now, ReservationId id, Tenure tenure);
   // Gives the pages back.
   bool OnFinish(absl::Time now, ReservationId id);

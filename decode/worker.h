@@ -156,6 +156,7 @@ class Worker {
   // Its pages may be given to others, or else (false) are quarantined.
   bool CloseTransfer(ReservationId id, const Status& why);
 
+  KvCoarseness CoarsenessOf(KvCodec wire) const;
   // False where the transfer has no edge for it: it is over.
   bool FailTransfer(TransferKey key, const Status& why);
   void StartDecoding(ReservationId id, Request& request);
@@ -217,6 +218,7 @@ class Worker {
   std::vector<Sequence> sequences_;  // in order of commits
   uint64_t turns_taken_ = 0;
   int64_t evictions_counted_ = 0;
+  KvCoarseness link_coarseness_ = 0;  // of the KV that came last: what the next transfer is likely to bring
   bool draining_ = false;
   absl::Notification* drained_ = nullptr;  // to be notified once
   bool stopping_ = false;

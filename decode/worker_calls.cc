@@ -58,7 +58,7 @@ StatusOr<proto::ReserveReply> Worker::TryReserve(const proto::ReserveRequest& re
                           .max_tokens = std::min<int64_t>(sampling.max_tokens, context - request.prompt_tokens()),
                           .choices = sampling.n};
   SLUICE_ASSIGN_OR_RETURN(const auto outcome, reservations_.Reserve(now, RequestId{request.request_id()}, demand,
-                                                                    deadline, request.prompt_ids()));
+                                                                    deadline, request.prompt_ids(), link_coarseness_));
   if (const NoRoom* no_room = std::get_if<NoRoom>(&outcome)) {
     metrics_->no_room.Increment();
     proto::ReserveReply reply;

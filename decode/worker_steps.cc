@@ -21,14 +21,23 @@ void Worker::Handle(TransferComplete complete) {
   const Reservation* reservation = reservations_.Find(id);
   if (reservation == nullptr || reservation->tenure != tenure) return;
   Request& request = *requests_.at(id);
+  const StatusOr<KvCodec> wire = ParseKvCodec(complete.record.wire_codec());  // none where nothing was sent
   if (const Status begun = request.Begin(clock_->Now(), std::move(complete.record)); begun.ok()) {
     metrics_->commits.Increment();
+    if (wire.ok()) {
+      link_coarseness_ = CoarsenessOf(*wire);
+      reservations_.Arrived(id, link_coarseness_);
+    }
     receiver_.Conclude(id, absl::OkStatus());
     incoming_.erase(id);  // all that was on its way has arrived
     StartDecoding(id, request);
   } else if (FailTransfer(complete.key, begun)) {
     receiver_.Conclude(id, begun);
   }
+}
+
+KvCoarseness Worker::CoarsenessOf(KvCodec wire) const {
+  return std::max(0, AccuracyRank(wire) - AccuracyRank(options_.store));
 }
 
 void Worker::Handle(TransferLost lost) { FailTransfer(lost.key, lost.why); }

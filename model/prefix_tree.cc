@@ -1,5 +1,7 @@
 #include "model/prefix_tree.h"
 
+#include <algorithm>
+
 #include "common/status.h"
 
 namespace sluice {
@@ -24,12 +26,15 @@ void PrefixTree::Pin::Release() {
   if (tree_ != nullptr) std::exchange(tree_, nullptr)->DropPins(node_);
 }
 
-PrefixTree::Hit PrefixTree::Match(absl::Time now, KvPolicyId policy, absl::Span<const TokenId> tokens) {
+PrefixTree::Hit PrefixTree::Match(absl::Time now, KvPolicyId policy, absl::Span<const TokenId> tokens,
+                                  KvCoarseness coarseness_max) {
   std::vector<PageIndex> pages;
+  KvCoarseness coarseness = 0;
   int32_t last = kNone;
   for (int32_t node = FindRoot(policy); node != kNone && tokens.size() >= page_tokens_;) {
     node = Child(node, tokens.first(page_tokens_));
-    if (node == kNone) break;
+    if (node == kNone || at(node).coarseness > coarseness_max) break;
+    coarseness = std::max(coarseness, at(node).coarseness);
     AddPin(node, now);
     pages.push_back(at(node).page.pages()[0]);
     tokens.remove_prefix(page_tokens_);
@@ -37,7 +42,8 @@ PrefixTree::Hit PrefixTree::Match(absl::Time now, KvPolicyId policy, absl::Span<
   }
   return {.tokens = static_cast<int64_t>(pages.size() * page_tokens_),
           .pages = pool_->Share(pages, LeaseFor::kUse),
-          .pin = last == kNone ? Pin() : Pin(this, last)};
+          .pin = last == kNone ? Pin() : Pin(this, last),
+          .coarseness = coarseness};
 }
 
 int PrefixTree::PinnedPages(KvPolicyId policy, absl::Span<const TokenId> tokens) const {
@@ -51,7 +57,7 @@ int PrefixTree::PinnedPages(KvPolicyId policy, absl::Span<const TokenId> tokens)
 }
 
 PrefixTree::Pin PrefixTree::Insert(absl::Time now, KvPolicyId policy, absl::Span<const TokenId> tokens,
-                                   absl::Span<const PageIndex> pages) {
+                                   absl::Span<const PageIndex> pages, KvCoarseness coarseness) {
   const size_t whole = tokens.size() / page_tokens_;
   SLUICE_CHECK(pages.size() >= whole, "pages ", pages.size(), " of ", whole);
   if (whole == 0 || pages_max_ == 0) return Pin();
@@ -66,6 +72,10 @@ PrefixTree::Pin PrefixTree::Insert(absl::Time now, KvPolicyId policy, absl::Span
       if (pages_ == pages_max_ && !leaves_.empty()) EvictOldest();
       if (pages_ == pages_max_) break;
       child = AddChild(node, block, pages[i]);
+      at(child).coarseness = coarseness;
+    } else if (at(child).coarseness > coarseness && at(child).pins == 0) {
+      at(child).page = pool_->Share(pages.subspan(i, 1), LeaseFor::kCache);
+      at(child).coarseness = coarseness;
     }
     AddPin(child, now);
     last = node = child;

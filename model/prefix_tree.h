@@ -15,6 +15,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <set>
 #include <utility>
@@ -29,6 +30,11 @@ namespace sluice {
 
 using KvPolicyId = uint64_t;
 inline constexpr KvPolicyId kFullPolicy = 0;  // keeps every token
+
+// How much less accurate KV is than what the pool's codec holds: 0 for KV that was computed in place or came in a codec
+// at least as accurate, and the more the coarser the codec was that it came in.
+using KvCoarseness = int;
+inline constexpr KvCoarseness kAnyCoarseness = std::numeric_limits<KvCoarseness>::max();
 
 class PrefixTree {
  public:
@@ -59,19 +65,21 @@ class PrefixTree {
     int64_t tokens = 0;  // whole pages of them
     PageLease pages;     // shared with the tree; can be extended
     Pin pin;
+    KvCoarseness coarseness = 0;  // of the worst of them
   };
-  // The longest prefix of `tokens` that is here, which counts as used now.
-  Hit Match(absl::Time now, KvPolicyId policy, absl::Span<const TokenId> tokens);
+  // The longest prefix of `tokens` that is here with no page coarser than `coarseness_max`; it counts as used now.
+  Hit Match(absl::Time now, KvPolicyId policy, absl::Span<const TokenId> tokens, KvCoarseness coarseness_max = 0);
 
   // Of the pages that Match would find, those that are pinned already: a request that shares them needs no room for
   // them. Changes nothing.
   int PinnedPages(KvPolicyId policy, absl::Span<const TokenId> tokens) const;
 
   // Takes over the whole pages of `tokens`, whose KV lies in `pages` and is final. Pages that are here already stay, so
-  // the same tokens in other pages are not kept twice. Evicts to stay within the bound; where everything else is
-  // pinned, only the beginning is taken. Returns the pin of what is here now.
-  // REQUIRES: `pages` are leased and hold all of `tokens`.
-  Pin Insert(absl::Time now, KvPolicyId policy, absl::Span<const TokenId> tokens, absl::Span<const PageIndex> pages);
+  // the same tokens in other pages are not kept twice; but coarser ones that nobody pins give way. Evicts to stay
+  // within the bound; where everything else is pinned, only the beginning is taken. Returns the pin of what is here
+  // now. REQUIRES: `pages` are leased and hold all of `tokens`.
+  Pin Insert(absl::Time now, KvPolicyId policy, absl::Span<const TokenId> tokens, absl::Span<const PageIndex> pages,
+             KvCoarseness coarseness = 0);
 
   // Gives up to `pages` pages back to the pool. Returns how many.
   int Evict(int pages);
@@ -98,6 +106,7 @@ class PrefixTree {
     std::map<Block, int32_t, LessTokens> children;
     absl::Time used;  // never before that of a child
     int pins = 0;     // never fewer than those of a child
+    KvCoarseness coarseness = 0;
   };
   static constexpr int32_t kNone = -1;
 

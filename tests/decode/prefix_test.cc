@@ -47,6 +47,25 @@ TEST_F(DecodePrefixTest, ANextTurnIsSentOnlyWhatIsNew) {
   ExpectNothingHeld();
 }
 
+TEST_F(DecodePrefixTest, KvThatCameCoarserThanTheLinkNowTakesIsSentAnewAndReplaced) {
+  const auto sender = NewSender();
+  const auto prompt = Prompt(20);
+  wire_name_ = "int4";
+  EXPECT_EQ(Ask(*sender, prompt, Sampling(3)), 0u);
+  EXPECT_EQ(Ask(*sender, prompt, Sampling(3)), 16u);  // a transfer would bring nothing better
+  wire_name_ = "bf16";
+  EXPECT_EQ(Ask(*sender, Prompt(20, 2), Sampling(3)), 0u);
+  EXPECT_EQ(Ask(*sender, prompt, Sampling(3)), 0u);
+  EXPECT_EQ(Ask(*sender, prompt, Sampling(3)), 16u);
+  wire_name_ = "int8";
+  EXPECT_EQ(Ask(*sender, Prompt(20, 3), Sampling(3)), 0u);
+  EXPECT_EQ(Ask(*sender, prompt, Sampling(3)), 16u);  // better than asked for
+  wire_name_ = "int4";
+  EXPECT_EQ(Ask(*sender, Prompt(20, 3), Sampling(3)), 16u);
+  ExpectConserved();
+  ExpectNothingHeld();
+}
+
 TEST_F(DecodePrefixTest, TheSamePromptAgainIsSentAtLeastItsLastToken) {
   const auto sender = NewSender();
   for (int tokens = 1; tokens <= 17; ++tokens) {

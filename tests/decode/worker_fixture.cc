@@ -423,6 +423,7 @@ std::string WorkerFixture::Record(const Held& held) const {
   record.set_kv_tokens(any_goes_on ? static_cast<uint32_t>(held.prompt.size()) : held.ticket.kv_from_token());
   record.mutable_usage()->set_prompt_tokens(static_cast<uint32_t>(held.prompt.size()));
   record.mutable_usage()->set_completion_tokens(static_cast<uint32_t>(held.sampling.n));
+  record.set_wire_codec(wire_name_);
   return record.SerializeAsString();
 }
 

@@ -132,6 +132,7 @@ class WorkerFixture : public testing::Test {
   int Free() const { return pool_->pages_free(); }
 
   KvCodec wire_ = KvCodec::kBf16;        // of what SendKv sends
+  std::string wire_name_;                // that a record says KV came in; empty: nothing
   std::optional<proto::ShipTime> ship_;  // of what is reserved
   bool only_local_ = false;              // likewise
   proto::KvLayout layout_proto_ = ToProto(kToyLayout);

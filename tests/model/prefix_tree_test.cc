@@ -72,6 +72,25 @@ TEST_F(PrefixTreeTest, WhatIsHereIsNotKeptTwice) {
   EXPECT_THAT(Pages(3, {1, 2, 5, 6}), ElementsAre(first[0], second[1]));
 }
 
+TEST_F(PrefixTreeTest, CoarserPagesServeOnlyWhomTheySufficeAndGiveWay) {
+  PageLease coarse = *pool_->Lease(2);
+  tree_.Insert(At(1), kFullPolicy, {1, 2, 3, 4}, coarse.pages(), /*coarseness=*/2).Release();
+  const std::vector<PageIndex> coarse_pages(coarse.pages().begin(), coarse.pages().end());
+  coarse.Release();
+  EXPECT_THAT(Pages(2, {1, 2, 3, 4}), IsEmpty());
+  PrefixTree::Hit hit = tree_.Match(At(3), kFullPolicy, Tokens{1, 2, 3, 4}, 2);
+  EXPECT_THAT(hit.pages.pages(), ElementsAreArray(coarse_pages));
+  EXPECT_EQ(hit.coarseness, 2);
+  (void)Keep(4, {1, 2, 3, 4});  // while the others are in use
+  EXPECT_THAT(Pages(5, {1, 2, 3, 4}), IsEmpty());
+  hit = {};
+  const auto pages = Keep(6, {1, 2});
+  EXPECT_THAT(Pages(7, {1, 2, 3, 4}), ElementsAreArray(pages));
+  EXPECT_EQ(tree_.Match(At(8), kFullPolicy, Tokens{1, 2, 3, 4}, 2).tokens, 4);
+  EXPECT_EQ(tree_.pages(), 2);
+  EXPECT_EQ(pool_->pages_free(), 10);
+}
+
 TEST_F(PrefixTreeTest, EvictsWhatWasNotUsedForLongestLeavesFirst) {
   Keep(1, {1, 2, 3, 4});
   Keep(2, {5, 6});
