@@ -1,0 +1,289 @@
+#include "model/cache_policy.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
+
+namespace sluice {
+
+namespace {
+
+constexpr int64_t kSlotsMax = int64_t{1} << 30;
+constexpr int64_t kDefaultSinks = 4;
+constexpr int64_t kDefaultSnapKvWindow = 32;
+constexpr int kSnapKvPool = 5;
+
+// Ranks below everything that is a number.
+float Rankable(float score) { return std::isnan(score) ? -std::numeric_limits<float>::infinity() : score; }
+
+// A score as it ranks: over the number of queries that have met the token, the newest one's included.
+float RankOf(const CachePolicy& policy, float score, int64_t position, int64_t newest) {
+  return Rankable(policy.by_age ? score / static_cast<float>(newest - position + 1) : score);
+}
+
+// Positions [0, sinks), the best `best` of [sinks, end) and all of [end, tokens), ascending.
+template <typename F>
+std::vector<int32_t> SinksBestAndRest(int64_t sinks, int64_t best, int64_t end, int64_t tokens, const F& rank) {
+  std::vector<int32_t> keep(static_cast<size_t>(tokens));
+  std::iota(keep.begin(), keep.end(), 0);
+  const auto first = keep.begin() + sinks;
+  const auto kept = first + best;
+  const auto last = keep.begin() + end;
+  if (best == end - sinks) return keep;
+  if (best > 0) {
+    std::nth_element(first, kept, last, [&](int32_t a, int32_t b) {
+      const float rank_a = rank(a);
+      const float rank_b = rank(b);
+      return rank_a != rank_b ? rank_a > rank_b : a < b;
+    });
+    std::sort(first, kept);
+  }
+  keep.erase(kept, last);
+  return keep;
+}
+
+void CheckRange(const char* field, int64_t value, int64_t low, int64_t high, std::vector<std::string>* problems) {
+  if (value >= low && value <= high) return;
+  problems->push_back(absl::StrCat(field, " is ", value, ", not ", low, " to ", high));
+}
+
+Status Told(CachePolicyKind kind, const std::vector<std::string>& problems) {
+  if (problems.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("cache policy ", std::string(Name(kind)), ": ", absl::StrJoin(problems, "; ")));
+}
+
+}  // namespace
+
+std::string_view Name(CachePolicyKind kind) {
+  switch (kind) {
+    case CachePolicyKind::kFull:
+      return "full";
+    case CachePolicyKind::kSinkWindow:
+      return "sink-window";
+    case CachePolicyKind::kH2o:
+      return "h2o";
+    case CachePolicyKind::kSnapKv:
+      return "snapkv";
+    case CachePolicyKind::kTova:
+      return "tova";
+  }
+  return "";
+}
+
+StatusOr<CachePolicyKind> ParseCachePolicyKind(std::string_view name) {
+  for (const CachePolicyKind kind : kCachePolicyKinds) {
+    if (Name(kind) == name) return kind;
+  }
+  const auto names = [](std::string* out, CachePolicyKind kind) { out->append(Name(kind)); };
+  return absl::InvalidArgumentError(absl::StrCat("cache policy '", std::string(name), "' is none of ",
+                                                 absl::StrJoin(kCachePolicyKinds, ", ", names)));
+}
+
+int64_t CachePolicy::QueriesScored(int64_t prompt_tokens) const {
+  switch (kind) {
+    case CachePolicyKind::kFull:
+    case CachePolicyKind::kSinkWindow:
+      return 0;
+    case CachePolicyKind::kH2o:
+      return prompt_tokens;
+    case CachePolicyKind::kSnapKv:
+      return std::min(window, prompt_tokens);
+    case CachePolicyKind::kTova:
+      return std::min<int64_t>(1, prompt_tokens);
+  }
+  return 0;
+}
+
+int64_t CachePolicy::Kept(int64_t prompt_tokens) const {
+  return kind == CachePolicyKind::kFull ? prompt_tokens : std::min(prompt_tokens, budget);
+}
+
+int64_t CachePolicy::Slots(int64_t prompt_tokens, int64_t more_tokens) const {
+  if (!bounded()) return Kept(prompt_tokens) + more_tokens;
+  return std::min(prompt_tokens + more_tokens, budget + 1);
+}
+
+std::string ToString(const CachePolicy& policy) {
+  const std::string name(Name(policy.kind));
+  switch (policy.kind) {
+    case CachePolicyKind::kFull:
+      return name;
+    case CachePolicyKind::kSinkWindow:
+      return absl::StrCat(name, " ", policy.sinks, "+", policy.window);
+    default:
+      return absl::StrCat(name, " ", policy.budget, " (sinks ", policy.sinks, ", window ", policy.window, ")");
+  }
+}
+
+Status Validate(const CachePolicy& policy) {
+  std::vector<std::string> problems;
+  const auto range = [&](const char* field, int64_t value, int64_t low, int64_t high) {
+    CheckRange(field, value, low, high, &problems);
+  };
+  if (policy.kind == CachePolicyKind::kFull) {
+    if (policy != CachePolicy()) problems.push_back("takes no numbers");
+    return Told(policy.kind, problems);
+  }
+  range("budget", policy.budget, 1, kSlotsMax);
+  range("sinks", policy.sinks, 0, policy.budget);
+  // The newest token has to stay, but for TOVA as it was published.
+  range("window", policy.window, policy.kind == CachePolicyKind::kTova ? 0 : 1, policy.budget - policy.sinks);
+  if (policy.kind == CachePolicyKind::kSinkWindow && policy.sinks + policy.window != policy.budget) {
+    problems.push_back(absl::StrCat("budget is ", policy.budget, ", sinks and window ", policy.sinks + policy.window));
+  }
+  const bool h2o = policy.kind == CachePolicyKind::kH2o;
+  const bool snapkv = policy.kind == CachePolicyKind::kSnapKv;
+  if ((snapkv || policy.kind == CachePolicyKind::kTova) && policy.sinks != 0) {
+    problems.push_back(absl::StrCat("sinks is ", policy.sinks, ", and it has none"));
+  }
+  range("pool", policy.pool, 1, snapkv ? 63 : 1);
+  if (policy.pool % 2 == 0) problems.push_back(absl::StrCat("pool is ", policy.pool, ", not odd"));
+  if (!(policy.decay > 0 && policy.decay <= 1)) problems.push_back(absl::StrCat("decay is ", policy.decay));
+  if (!h2o && (policy.decay != 1 || policy.by_age)) problems.push_back("decay and age are h2o's");
+  return Told(policy.kind, problems);
+}
+
+std::vector<float> PooledMeans(const CachePolicy& policy, int64_t tokens, absl::Span<const float> scores) {
+  const int64_t end = std::max<int64_t>(0, tokens - policy.window);
+  const auto queries = static_cast<float>(policy.QueriesScored(tokens));
+  std::vector<float> means(static_cast<size_t>(end));
+  const int64_t reach = policy.pool / 2;
+  for (int64_t p = 0; p < end; ++p) {
+    float sum = 0;
+    for (int64_t q = std::max<int64_t>(0, p - reach); q <= std::min(end - 1, p + reach); ++q) {
+      sum += scores[static_cast<size_t>(q)] / queries;
+    }
+    means[static_cast<size_t>(p)] = sum / static_cast<float>(policy.pool);
+  }
+  return means;
+}
+
+std::vector<int32_t> KeepOfPrompt(const CachePolicy& policy, int64_t tokens, absl::Span<const float> scores) {
+  const int64_t kept = policy.Kept(tokens);
+  const auto rank = [&](absl::Span<const float> by) {
+    return [&policy, tokens, by](int32_t p) { return RankOf(policy, by[static_cast<size_t>(p)], p, tokens - 1); };
+  };
+  if (kept == tokens) return SinksBestAndRest(tokens, 0, tokens, tokens, rank({}));
+  const int64_t best = kept - policy.sinks - policy.window;
+  const int64_t end = tokens - policy.window;
+  switch (policy.kind) {
+    case CachePolicyKind::kFull:
+    case CachePolicyKind::kSinkWindow:
+      return SinksBestAndRest(policy.sinks, 0, end, tokens, rank({}));
+    case CachePolicyKind::kSnapKv:
+      return SinksBestAndRest(0, best, end, tokens, rank(PooledMeans(policy, tokens, scores)));
+    case CachePolicyKind::kH2o:
+    case CachePolicyKind::kTova:
+      return SinksBestAndRest(policy.sinks, best, end, tokens, rank(scores));
+  }
+  return {};
+}
+
+int64_t SlotToLeave(const CachePolicy& policy, absl::Span<const int32_t> positions, absl::Span<const float> scores,
+                    int64_t newest) {
+  const bool ranks = policy.ranks();
+  int64_t leaves = -1;
+  float lowest = 0;
+  for (size_t slot = 0; slot < positions.size(); ++slot) {
+    const int32_t position = positions[slot];
+    if (position < policy.sinks || position > newest - policy.window) continue;
+    const float rank = ranks ? RankOf(policy, scores[slot], position, newest) : 0;
+    if (leaves >= 0) {
+      const int32_t other = positions[static_cast<size_t>(leaves)];
+      // Without scores the oldest leaves; with equal ones the youngest.
+      if (ranks ? rank > lowest || (rank == lowest && position < other) : position > other) continue;
+    }
+    leaves = static_cast<int64_t>(slot);
+    lowest = rank;
+  }
+  return leaves;
+}
+
+int64_t SinkQueryPosition(const CachePolicy& policy, int64_t position) {
+  return std::min(position, policy.sinks + policy.window);
+}
+
+Status SetBudget(const std::string& text, CachePolicySpec* spec) {
+  const absl::string_view number = absl::StripSuffix(text, "%");
+  if (number.size() != text.size()) {
+    double percent = 0;
+    if (absl::SimpleAtod(number, &percent) && percent > 0 && percent <= 100) {
+      spec->budget_share = percent / 100;
+      spec->budget.reset();
+      return absl::OkStatus();
+    }
+  } else if (int64_t slots = 0; absl::SimpleAtoi(number, &slots) && slots >= 1 && slots <= kSlotsMax) {
+    spec->budget = slots;
+    spec->budget_share.reset();
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat("cache budget '", text, "' is neither 1 to ", kSlotsMax,
+                                                 " slots nor a share of the prompt such as 20%"));
+}
+
+Status Validate(const CachePolicySpec& spec) {
+  std::vector<std::string> problems;
+  const bool full = spec.kind == CachePolicyKind::kFull;
+  const bool has_budget = spec.budget.has_value() || spec.budget_share.has_value();
+  const bool sink_window = spec.kind == CachePolicyKind::kSinkWindow;
+  if (spec.budget && spec.budget_share) problems.push_back("has a budget of slots and one of a share");
+  if (full && has_budget) problems.push_back("has no budget");
+  if (full && (spec.sinks || spec.window || spec.decay || spec.by_age)) problems.push_back("takes no numbers");
+  if (sink_window && !has_budget && !spec.window) problems.push_back("needs a window or a budget");
+  if (!full && !sink_window && !has_budget) problems.push_back("needs a budget");
+  if (spec.budget_share && !(*spec.budget_share > 0 && *spec.budget_share <= 1)) {
+    problems.push_back(absl::StrCat("budget is ", *spec.budget_share, " of the prompt"));
+  }
+  for (const auto& [field, value] : {std::pair("sinks", spec.sinks), std::pair("window", spec.window)}) {
+    if (value) CheckRange(field, *value, 0, kSlotsMax, &problems);
+  }
+  SLUICE_RETURN_IF_ERROR(Told(spec.kind, problems));
+  if (spec.budget_share) return absl::OkStatus();
+  return Resolve(spec, 0).status();
+}
+
+StatusOr<CachePolicy> Resolve(const CachePolicySpec& spec, int64_t prompt_tokens) {
+  CachePolicy policy = {.kind = spec.kind, .decay = spec.decay.value_or(1), .by_age = spec.by_age};
+  if (spec.kind == CachePolicyKind::kFull) {
+    SLUICE_RETURN_IF_ERROR(Validate(policy));
+    return policy;
+  }
+  const bool sink_window = spec.kind == CachePolicyKind::kSinkWindow;
+  policy.sinks = spec.sinks.value_or(sink_window ? kDefaultSinks : 0);
+  if (spec.budget_share) {
+    const auto share = static_cast<int64_t>(std::floor(*spec.budget_share * static_cast<double>(prompt_tokens)));
+    policy.budget = std::max({share, policy.sinks + spec.window.value_or(1), int64_t{1}});
+  } else {
+    policy.budget = spec.budget.value_or(policy.sinks + spec.window.value_or(0));
+  }
+  switch (spec.kind) {
+    case CachePolicyKind::kFull:
+    case CachePolicyKind::kSinkWindow:
+      policy.window = spec.window.value_or(policy.budget - policy.sinks);
+      // A share says how much is kept altogether.
+      if (spec.budget_share) policy.window = policy.budget - policy.sinks;
+      break;
+    case CachePolicyKind::kH2o:
+      policy.window =
+          spec.window.value_or(std::max<int64_t>(1, std::min(policy.budget / 2, policy.budget - policy.sinks)));
+      break;
+    case CachePolicyKind::kSnapKv:
+      policy.window = spec.window.value_or(std::clamp<int64_t>(policy.budget / 2, 1, kDefaultSnapKvWindow));
+      policy.pool = kSnapKvPool;
+      break;
+    case CachePolicyKind::kTova:
+      policy.window = spec.window.value_or(1);
+      break;
+  }
+  SLUICE_RETURN_IF_ERROR(Validate(policy));
+  return policy;
+}
+
+}  // namespace sluice
