@@ -45,13 +45,31 @@ struct AttentionShape {
   float scale = 0;    // of q k^T
 };
 
-// Tokens [token, token + tokens) of the batch: one sequence's at positions start_position and on.
+// The weight of a key is exp(score - max) factor.
+struct SoftmaxOfRow {
+  float max = 0;
+  float factor = 0;
+};
+
+// Tokens [token, token + tokens) of the batch: one sequence's at positions start_position and on. Positions are those
+// of keys in the pages; where a cache policy keeps some keys only, they are its slots, and rope's positions others.
 // REQUIRES: K and V of all positions before start_position + tokens are in `pages`.
 struct AttentionSequence {
   int64_t token = 0;
   int64_t tokens = 0;
   int64_t start_position = 0;
   const int32_t* pages = nullptr;
+
+  // Where sinks > 0, which wants a single token, the first `sinks` keys meet another query of it: sink_q, [heads,
+  // key_dim]. One softmax goes over all keys.
+  int64_t sinks = 0;
+  const float* sink_q = nullptr;
+  // Where set, which wants a single token too: gets its softmax weights, [heads, weights_stride] with a value for each
+  // key; what is behind them is scratch. See Attention::WeightsStride.
+  float* weights = nullptr;
+  int64_t weights_stride = 0;
+  // Where set: gets what the weights of each row can be computed from again, [tokens, heads].
+  SoftmaxOfRow* softmax = nullptr;
 };
 
 // Owns its scratch memory, taken by Create. Driven by one thread.
@@ -68,13 +86,23 @@ class Attention {
   void Run(const PagedKv& kv, absl::Span<const AttentionSequence> sequences, const float* q, int64_t q_stride,
            float* out, int64_t out_stride, ThreadPool& pool);
 
+  // A stride that is enough for the weights of `keys` keys.
+  static int64_t WeightsStride(int64_t keys);
+
+  // Adds to columns[l][k] what list l's query heads, rows of tokens [first_token, tokens) of `sequence`, gave to key k:
+  // the sum of the mean over these heads. There are `lists` lists of as many kv heads each. The rows' softmax is what
+  // Run has told; this is a second pass over K. `columns` is [lists, columns_stride], a multiple of kDimPad.
+  void AddColumns(const PagedKv& kv, const AttentionSequence& sequence, int64_t first_token, const float* q,
+                  int64_t q_stride, int lists, float* columns, int64_t columns_stride, ThreadPool& pool);
+
  private:
   struct Item;
   struct Work;
   struct Scratch;
   int64_t ShareOut(const PagedKv& kv, absl::Span<const AttentionSequence> sequences, int threads, Item* items) const;
   int32_t HeadsTogether(int64_t heads_max) const;
-  void LoadQueries(const Work& work, const Item& item, int head, float* q) const;
+  void LoadQueries(const KvCodecInfo& codec, const float* from, int64_t stride, int tokens, int head, float* q) const;
+  void LoadItemQueries(const Work& work, const Item& item, bool sinks, float* q) const;
   template <typename F>
   void ForRuns(const PagedKv& kv, const AttentionSequence& sequence, int64_t first_key, int keys, const F& found) const;
   void FindKeys(const PagedKv& kv, const AttentionSequence& sequence, int64_t first_key, int keys,
@@ -83,8 +111,15 @@ class Attention {
                           PrefetchRange* ranges) const;
   void RunItem(const Work& work, const Item& item, int thread);
   void KeepSpan(const Work& work, const Item& item, int first_row, int rows, int span, const Scratch& s);
+  AttentionSpan SpanOf(const PagedKv& kv, int head, int rows, int keys, const Scratch& s) const;
+  void AddBlock(const PagedKv& kv, const AttentionSequence& sequence, int64_t token, int tokens, const float* q,
+                int64_t q_stride, int head, int64_t first_key, int keys, int list_heads, const Scratch& s,
+                float* columns) const;
   void MergePartials(const Work& work, const Item& item, int thread);
-  void WriteRows(const Work& work, const Item& item, const float* acc, const float* sum) const;
+  void WriteRows(const Work& work, const Item& item, const Scratch& s) const;
+  float* WeightsOf(const Item& item, int row, int64_t key) const;
+  float* SpanMaxOf(const Item& item, int row, int64_t span) const;
+  void FinishWeights(const Item& item, int row, float max, float factor) const;
 
   AttentionShape shape_;
   int64_t tokens_max_ = 0;

@@ -46,14 +46,13 @@ void WidenRow(const AttentionSpan& s, const void* codes, const void* scales, int
   }
 }
 
-}  // namespace
+const void* RowOf(const void* const* rows, int k, size_t offset) {
+  return rows == nullptr ? nullptr : static_cast<const char*>(rows[k]) + offset;
+}
 
-void AttendSpanPortable(const AttentionSpan& s) {
-  const auto at = [](const void* const* rows, int k, size_t offset) -> const void* {
-    return rows == nullptr ? nullptr : static_cast<const char*>(rows[k]) + offset;
-  };
+void ScoreRows(const AttentionSpan& s) {
   for (int k = 0; k < s.keys; ++k) {
-    WidenRow(s, at(s.k_rows, k, s.k_offset), at(s.k_scales, k, s.k_scale_offset), s.key_dim, s.k_tile);
+    WidenRow(s, RowOf(s.k_rows, k, s.k_offset), RowOf(s.k_scales, k, s.k_scale_offset), s.key_dim, s.k_tile);
     for (int row = 0; row < s.rows; ++row) {
       if (k >= s.visible[row]) continue;
       float score = 0;
@@ -61,6 +60,12 @@ void AttendSpanPortable(const AttentionSpan& s) {
       s.scores[row * kSpanKeys + k] = score;
     }
   }
+}
+
+}  // namespace
+
+void AttendSpanPortable(const AttentionSpan& s) {
+  ScoreRows(s);
   for (int row = 0; row < s.rows; ++row) {
     float* scores = s.scores + row * kSpanKeys;
     float max = -std::numeric_limits<float>::infinity();
@@ -69,14 +74,25 @@ void AttendSpanPortable(const AttentionSpan& s) {
     for (int k = 0; k < s.visible[row]; ++k) sum += scores[k] = std::exp(scores[k] - max);
     s.max[row] = max;
     s.sum[row] = sum;
+    if (s.weights != nullptr) std::copy_n(scores, s.visible[row], s.weights + row * s.weights_stride);
   }
   std::fill(s.out, s.out + s.rows * s.value_stride, 0.0f);
   for (int k = 0; k < s.keys; ++k) {
-    WidenRow(s, at(s.v_rows, k, s.v_offset), at(s.v_scales, k, s.v_scale_offset), s.value_dim, s.v_tile);
+    WidenRow(s, RowOf(s.v_rows, k, s.v_offset), RowOf(s.v_scales, k, s.v_scale_offset), s.value_dim, s.v_tile);
     for (int row = 0; row < s.rows; ++row) {
       if (k >= s.visible[row]) continue;
       const float p = s.scores[row * kSpanKeys + k];
       for (int c = 0; c < s.value_dim; ++c) s.out[row * s.value_stride + c] += p * s.v_tile[c];
+    }
+  }
+}
+
+void SumColumnsPortable(const AttentionColumns& c) {
+  const AttentionSpan& s = *c.span;
+  ScoreRows(s);
+  for (int row = 0; row < s.rows; ++row) {
+    for (int k = 0; k < s.visible[row]; ++k) {
+      c.columns[k] += std::exp(s.scores[row * kSpanKeys + k] - c.max[row]) * c.factors[row];
     }
   }
 }

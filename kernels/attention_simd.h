@@ -197,6 +197,9 @@ void AttendRows(const AttentionSpan& s) {
     float* scores = s.scores + row * kSpanKeys;
     if (s.visible[row] == 0) continue;
     SoftmaxRow<L>(scores, s.visible[row], s.max + row, s.sum + row);
+    if (s.weights != nullptr) {
+      __builtin_memcpy(s.weights + row * s.weights_stride, scores, static_cast<size_t>(s.visible[row]) * sizeof(float));
+    }
     if constexpr (HasRowScale(C)) ScaleWeights<L>(s.row_scales, s.visible[row], scores);
   }
   if (ReadsValuesOnce<L>(s)) {
@@ -211,24 +214,70 @@ void AttendRows(const AttentionSpan& s) {
   }
 }
 
+template <class L, KvCodec C>
+void AddColumns(const AttentionColumns& columns) {
+  using F = typename L::F;
+  constexpr int kW = L::kWidth;
+  const AttentionSpan& s = *columns.span;
+  Scores<L, C>(s);
+  for (int row = 0; row < s.rows; ++row) {
+    const float* scores = s.scores + row * kSpanKeys;
+    const F max = L::Set(columns.max[row]);
+    const F factor = L::Set(columns.factors[row]);
+    const int visible = s.visible[row];
+    int k = 0;
+    for (; k + kW <= visible; k += kW) {
+      const F p = Exp<L>(L::Sub(L::Load(scores + k), max));
+      L::Store(columns.columns + k, L::Fma(p, factor, L::Load(columns.columns + k)));
+    }
+    if (k == visible) continue;
+    // Scores beyond are of keys that the row does not see, or of nothing.
+    const F last = L::KeepFirst(L::Load(scores + k), visible - k, L::Set(-__builtin_inff()));
+    L::Store(columns.columns + k, L::Fma(Exp<L>(L::Sub(last, max)), factor, L::Load(columns.columns + k)));
+  }
+}
+
+// Calls F<C>::Run(args...) for the span's codec C.
+template <template <KvCodec> class F, class... Args>
+void WithCodec(KvCodec codec, const Args&... args) {
+  switch (codec) {
+    case KvCodec::kF32:
+      return F<KvCodec::kF32>::Run(args...);
+    case KvCodec::kBf16:
+      return F<KvCodec::kBf16>::Run(args...);
+    case KvCodec::kF16:
+      return F<KvCodec::kF16>::Run(args...);
+    case KvCodec::kFp8:
+      return F<KvCodec::kFp8>::Run(args...);
+    case KvCodec::kInt8:
+      return F<KvCodec::kInt8>::Run(args...);
+    case KvCodec::kInt4:
+      return F<KvCodec::kInt4>::Run(args...);
+    case KvCodec::kMlaFp8:
+      return F<KvCodec::kMlaFp8>::Run(args...);
+  }
+}
+
+template <class L>
+struct OverLanes {
+  template <KvCodec C>
+  struct Attend {
+    static void Run(const AttentionSpan& s) { AttendRows<L, C>(s); }
+  };
+  template <KvCodec C>
+  struct Columns {
+    static void Run(const AttentionColumns& c) { AddColumns<L, C>(c); }
+  };
+};
+
 template <class L>
 void AttendSpan(const AttentionSpan& s) {
-  switch (s.codec) {
-    case KvCodec::kF32:
-      return AttendRows<L, KvCodec::kF32>(s);
-    case KvCodec::kBf16:
-      return AttendRows<L, KvCodec::kBf16>(s);
-    case KvCodec::kF16:
-      return AttendRows<L, KvCodec::kF16>(s);
-    case KvCodec::kFp8:
-      return AttendRows<L, KvCodec::kFp8>(s);
-    case KvCodec::kInt8:
-      return AttendRows<L, KvCodec::kInt8>(s);
-    case KvCodec::kInt4:
-      return AttendRows<L, KvCodec::kInt4>(s);
-    case KvCodec::kMlaFp8:
-      return AttendRows<L, KvCodec::kMlaFp8>(s);
-  }
+  WithCodec<OverLanes<L>::template Attend>(s.codec, s);
+}
+
+template <class L>
+void SumColumns(const AttentionColumns& c) {
+  WithCodec<OverLanes<L>::template Columns>(c.span->codec, c);
 }
 
 template <class L>

@@ -29,7 +29,8 @@ AttentionShape AbsorbedShape(const LatentAttention::Options& o) {
 int64_t AbsorbedTokens(const LatentAttention::Options& o) { return std::min(kAbsorbedTokens, o.tokens_max); }
 
 size_t AbsorbedBytes(const LatentAttention::Options& o) {
-  return static_cast<size_t>(AbsorbedTokens(o) * o.shape.heads * (o.shape.cached() + o.shape.latent)) * sizeof(float);
+  return static_cast<size_t>(AbsorbedTokens(o) * o.shape.heads * (2 * o.shape.cached() + o.shape.latent)) *
+         sizeof(float);
 }
 
 }  // namespace
@@ -121,7 +122,9 @@ void LatentAttention::RunHead(const Expansion& e, int thread) {
   const int64_t end = sequence.start_position + sequence.tokens;
   for (int64_t first_key = 0; first_key < end; first_key += kSpanKeys) {
     const auto keys = static_cast<int>(std::min<int64_t>(kSpanKeys, end - first_key));
-    ExpandSpan(e, first_key, keys, s);
+    ReadSpan(e, first_key, keys, s);
+    ExpandKeys(e, keys, s);
+    ExpandValues(e, keys, s);
     AttendSpan(e, first_key, keys, s);
   }
   for (int64_t r = 0; r < sequence.tokens; ++r) {
@@ -129,11 +132,13 @@ void LatentAttention::RunHead(const Expansion& e, int thread) {
     const float scale = 1.0f / s.sum[r];
     float* out = e.rows->out + (sequence.token + r) * e.rows->out_stride + e.head * options_.shape.value_dim;
     for (int c = 0; c < options_.shape.value_dim; ++c) out[c] = acc[c] * scale;
+    if (sequence.softmax == nullptr) continue;
+    sequence.softmax[r * options_.shape.heads + e.head] = {.max = s.max[r], .factor = scale};
   }
 }
 
-// The head's keys and values at positions [first_key, first_key + keys).
-void LatentAttention::ExpandSpan(const Expansion& e, int64_t first_key, int keys, const HeadScratch& s) const {
+// The latents at positions [first_key, first_key + keys), and the rotated part of every head's keys.
+void LatentAttention::ReadSpan(const Expansion& e, int64_t first_key, int keys, const HeadScratch& s) const {
   const LatentShape& shape = options_.shape;
   const PagedKv& kv = *e.kv;
   for (int k = 0; k < keys; ++k) {
@@ -146,48 +151,64 @@ void LatentAttention::ExpandSpan(const Expansion& e, int64_t first_key, int keys
                           shape.cached());
     std::memcpy(s.keys + k * shape.key_dim() + shape.nope_dim, latent + shape.latent,
                 static_cast<size_t>(shape.rope_dim) * sizeof(float));
-  }
-  const auto head = static_cast<size_t>(e.head);
-  MatmulOnThread(e.weights->key[head], s.latents, shape.cached(), keys, s.keys, shape.key_dim());
-  MatmulOnThread(e.weights->value[head], s.latents, shape.cached(), keys, s.values, shape.value_dim);
-  for (int k = 0; k < keys; ++k) {
     s.k_rows[k] = s.keys + k * shape.key_dim();
     s.v_rows[k] = s.values + k * shape.value_dim;
   }
+}
+
+void LatentAttention::ExpandKeys(const Expansion& e, int keys, const HeadScratch& s) const {
+  const LatentShape& shape = options_.shape;
+  MatmulOnThread(e.weights->key[static_cast<size_t>(e.head)], s.latents, shape.cached(), keys, s.keys, shape.key_dim());
+}
+
+void LatentAttention::ExpandValues(const Expansion& e, int keys, const HeadScratch& s) const {
+  const LatentShape& shape = options_.shape;
+  MatmulOnThread(e.weights->value[static_cast<size_t>(e.head)], s.latents, shape.cached(), keys, s.values,
+                 shape.value_dim);
+}
+
+// The head's queries of `rows` tokens, over the span's expanded keys.
+AttentionSpan LatentAttention::LoadRows(const Expansion& e, int64_t first_token, int rows, int64_t first_key, int keys,
+                                        const HeadScratch& s) const {
+  const AttentionSequence& sequence = *e.sequence;
+  const int key_dim = options_.shape.key_dim();
+  const int key_stride = Padded(key_dim);
+  for (int r = 0; r < rows; ++r) {
+    const float* q = e.rows->q + (sequence.token + first_token + r) * e.rows->q_stride + e.head * key_dim;
+    for (int c = 0; c < key_stride; ++c) s.q[r * key_stride + c] = c < key_dim ? q[c] * options_.scale : 0.0f;
+    s.visible[r] =
+        static_cast<int32_t>(std::min<int64_t>(sequence.start_position + first_token + r + 1 - first_key, keys));
+  }
+  AttentionSpan span = {};
+  span.q = s.q;
+  span.visible = s.visible;
+  span.rows = rows;
+  span.keys = keys;
+  span.key_dim = key_dim;
+  span.key_stride = key_stride;
+  span.value_dim = options_.shape.value_dim;
+  span.value_stride = Padded(options_.shape.value_dim);
+  span.codec = KvCodec::kF32;
+  span.k_rows = s.k_rows;
+  span.v_rows = s.v_rows;
+  span.k_tile = s.k_tile;
+  span.v_tile = s.v_tile;
+  span.scores = s.scores;
+  span.max = s.span_max;
+  span.sum = s.span_sum;
+  span.out = s.span_acc;
+  return span;
 }
 
 // All rows that see anything of the span.
 void LatentAttention::AttendSpan(const Expansion& e, int64_t first_key, int keys, const HeadScratch& s) const {
   const SimdKernels& kernels = ActiveKernels();
   const AttentionSequence& sequence = *e.sequence;
-  const int key_dim = options_.shape.key_dim();
-  const int key_stride = Padded(key_dim);
   const int value_stride = Padded(options_.shape.value_dim);
   const int64_t first_row = std::max<int64_t>(0, first_key - sequence.start_position);
   for (int64_t begin = first_row; begin < sequence.tokens; begin += kBlockRows) {
     const auto rows = static_cast<int>(std::min<int64_t>(kBlockRows, sequence.tokens - begin));
-    for (int r = 0; r < rows; ++r) {
-      const float* q = e.rows->q + (sequence.token + begin + r) * e.rows->q_stride + e.head * key_dim;
-      for (int c = 0; c < key_stride; ++c) s.q[r * key_stride + c] = c < key_dim ? q[c] * options_.scale : 0.0f;
-      s.visible[r] = static_cast<int32_t>(std::min<int64_t>(sequence.start_position + begin + r + 1 - first_key, keys));
-    }
-    kernels.attend_span({.q = s.q,
-                         .visible = s.visible,
-                         .rows = rows,
-                         .keys = keys,
-                         .key_dim = key_dim,
-                         .key_stride = key_stride,
-                         .value_dim = options_.shape.value_dim,
-                         .value_stride = value_stride,
-                         .codec = KvCodec::kF32,
-                         .k_rows = s.k_rows,
-                         .v_rows = s.v_rows,
-                         .k_tile = s.k_tile,
-                         .v_tile = s.v_tile,
-                         .scores = s.scores,
-                         .max = s.span_max,
-                         .sum = s.span_sum,
-                         .out = s.span_acc});
+    kernels.attend_span(LoadRows(e, begin, rows, first_key, keys, s));
     for (int r = 0; r < rows; ++r) {
       const int64_t row = begin + r;
       kernels.merge_span({s.max + row, s.sum + row, s.acc + row * value_stride, s.span_max[r], s.span_sum[r],
@@ -212,7 +233,11 @@ void LatentAttention::RunAbsorbed(const PagedKv& kv, const LatentWeights& weight
       if (tokens == AbsorbedTokens(options_) || (tokens > 0 && first_row + tokens != s.token + done)) run();
       if (tokens == 0) first_row = s.token + done;
       const int64_t n = std::min(s.tokens - done, AbsorbedTokens(options_) - tokens);
-      block_.push_back({.token = tokens, .tokens = n, .start_position = s.start_position + done, .pages = s.pages});
+      AttentionSequence part = s;
+      part.token = tokens;
+      part.tokens = n;
+      part.start_position = s.start_position + done;
+      block_.push_back(part);
       tokens += n;
       done += n;
     }
@@ -226,7 +251,8 @@ void LatentAttention::RunAbsorbedBlock(const PagedKv& kv, const LatentWeights& w
   const int64_t query_stride = int64_t{shape.heads} * shape.cached();
   const int64_t result_stride = int64_t{shape.heads} * shape.latent;
   float* queries = absorbed_.as<float>();
-  float* results = queries + AbsorbedTokens(options_) * query_stride;
+  float* sink_queries = queries + AbsorbedTokens(options_) * query_stride;
+  float* results = sink_queries + AbsorbedTokens(options_) * query_stride;
   pool.ParallelFor(shape.heads, [&](int64_t h, int) {
     const float* q = rows.q + first_row * rows.q_stride + h * shape.key_dim();
     float* query = queries + h * shape.cached();
@@ -236,12 +262,53 @@ void LatentAttention::RunAbsorbedBlock(const PagedKv& kv, const LatentWeights& w
                   static_cast<size_t>(shape.rope_dim) * sizeof(float));
     }
   });
+  for (AttentionSequence& s : block_) {
+    if (s.sinks == 0) continue;
+    float* query = sink_queries + s.token * query_stride;
+    std::copy_n(queries + s.token * query_stride, query_stride, query);
+    for (int h = 0; h < shape.heads; ++h) {
+      std::copy_n(s.sink_q + h * shape.rope_dim, shape.rope_dim, query + h * shape.cached() + shape.latent);
+    }
+    s.sink_q = query;
+  }
   PagedKv values_within = kv;
   values_within.v = kv.k;
   attention_.Run(values_within, block_, queries, query_stride, results, result_stride, pool);
   pool.ParallelFor(shape.heads, [&](int64_t h, int) {
     MatmulOnThread(weights.value[static_cast<size_t>(h)], results + h * shape.latent, result_stride, tokens,
                    rows.out + first_row * rows.out_stride + h * shape.value_dim, rows.out_stride);
+  });
+}
+
+void LatentAttention::AddColumns(const PagedKv& kv, const LatentWeights& weights, const AttentionSequence& sequence,
+                                 int64_t first_token, const Rows& rows, float* columns, ThreadPool& pool) {
+  SLUICE_CHECK(pool.threads() <= options_.threads, "threads ", pool.threads());
+  const int heads = options_.shape.heads;
+  const float share = 1.0f / static_cast<float>(heads);
+  const int64_t end = sequence.start_position + sequence.tokens;
+  // A share is a span for all heads and rows: see Attention::AddColumns.
+  pool.ParallelFor((end + kSpanKeys - 1) / kSpanKeys, [&](int64_t span, int thread) {
+    const size_t bytes = HeadScratch::Layout(options_, nullptr).bytes;
+    const HeadScratch s = HeadScratch::Layout(options_, heads_.data() + bytes * static_cast<size_t>(thread));
+    const int64_t first_key = span * kSpanKeys;
+    const auto keys = static_cast<int>(std::min<int64_t>(kSpanKeys, end - first_key));
+    Expansion e = {&kv, &weights, &sequence, &rows, 0};
+    ReadSpan(e, first_key, keys, s);
+    for (e.head = 0; e.head < heads; ++e.head) {
+      ExpandKeys(e, keys, s);
+      int64_t begin = std::max(first_token, first_key - sequence.start_position);
+      for (; begin < sequence.tokens; begin += kBlockRows) {
+        const auto n = static_cast<int>(std::min<int64_t>(kBlockRows, sequence.tokens - begin));
+        const AttentionSpan one = LoadRows(e, begin, n, first_key, keys, s);
+        for (int r = 0; r < n; ++r) {
+          const SoftmaxOfRow& softmax = sequence.softmax[(begin + r) * heads + e.head];
+          s.span_max[r] = softmax.max;
+          s.span_sum[r] = softmax.factor * share;
+        }
+        ActiveKernels().sum_columns(
+            {.span = &one, .max = s.span_max, .factors = s.span_sum, .columns = columns + first_key});
+      }
+    }
   });
 }
 

@@ -42,21 +42,32 @@ class LatentAttention {
   // `kv.k` are rows of `latent + rope_dim` channels; `kv.v` is not read.
   void RunExpanded(const PagedKv& kv, const LatentWeights& weights, absl::Span<const AttentionSequence> sequences,
                    const Rows& rows, ThreadPool& pool);
+  // A sequence's sink_q is [heads, rope_dim] here: the rest of a query does not depend on where it is. Its weights are
+  // RunAbsorbed's only.
   void RunAbsorbed(const PagedKv& kv, const LatentWeights& weights, absl::Span<const AttentionSequence> sequences,
                    const Rows& rows, ThreadPool& pool);
+
+  // Attention::AddColumns for rows that RunExpanded has computed; one list. Keys are expanded once more.
+  void AddColumns(const PagedKv& kv, const LatentWeights& weights, const AttentionSequence& sequence,
+                  int64_t first_token, const Rows& rows, float* columns, ThreadPool& pool);
 
  private:
   struct HeadScratch;
   struct Expansion;
-  void ExpandSpan(const Expansion& e, int64_t first_key, int keys, const HeadScratch& s) const;
+  void ReadSpan(const Expansion& e, int64_t first_key, int keys, const HeadScratch& s) const;
+  void ExpandKeys(const Expansion& e, int keys, const HeadScratch& s) const;
+  void ExpandValues(const Expansion& e, int keys, const HeadScratch& s) const;
+  AttentionSpan LoadRows(const Expansion& e, int64_t first_token, int rows, int64_t first_key, int keys,
+                         const HeadScratch& s) const;
   void AttendSpan(const Expansion& e, int64_t first_key, int keys, const HeadScratch& s) const;
   void RunHead(const Expansion& e, int thread);
   void RunAbsorbedBlock(const PagedKv& kv, const LatentWeights& weights, int64_t first_row, int64_t tokens,
                         const Rows& rows, ThreadPool& pool);
 
   Options options_;
-  Buffer heads_;     // [threads] HeadScratch
-  Buffer absorbed_;  // [kAbsorbedTokens, heads]: queries of cached() channels, then results of `latent` channels
+  Buffer heads_;  // [threads] HeadScratch
+  // [kAbsorbedTokens, heads]: queries of cached() channels, those for sinks, then results of `latent` channels.
+  Buffer absorbed_;
   Attention attention_;
   std::vector<AttentionSequence> block_;
 };

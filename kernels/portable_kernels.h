@@ -5,7 +5,8 @@
 
 namespace sluice {
 
-void AttendSpanPortable(const AttentionSpan& span);   // attention_portable.cc
+void AttendSpanPortable(const AttentionSpan& span);  // attention_portable.cc
+void SumColumnsPortable(const AttentionColumns& columns);
 void MergeSpanPortable(const AttentionMerge& merge);  // attention_portable.cc
 void RmsNormRowPortable(const float* x, const float* weight, int64_t size, float eps, float* out);    // rms_norm.cc
 void RopeHeadPortable(float* x, const float* cos, const float* sin, int head_dim, bool interleaved);  // rope.cc

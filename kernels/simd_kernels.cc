@@ -7,6 +7,7 @@ namespace sluice {
 
 const SimdKernels* PortableKernels() {
   static constexpr SimdKernels kernels = {AttendSpanPortable,
+                                          SumColumnsPortable,
                                           MergeSpanPortable,
                                           RmsNormRowPortable,
                                           RopeHeadPortable,

@@ -75,6 +75,8 @@ struct AttentionSpan {
   float* max;            // [rows]: largest score; unset where a row sees nothing
   float* sum;            // [rows]: sum of exp(score - max)
   float* out;            // [rows, value_stride]: sum of exp(score - max) v
+  float* weights;        // where set, [rows, weights_stride]: exp(score - max) of each key
+  int64_t weights_stride;
 };
 inline constexpr int kDimPad = 16;
 inline constexpr int kKeyTile = 32;
@@ -92,8 +94,18 @@ struct AttentionMerge {
   int dim;                // a multiple of kDimPad
 };
 
+// How much attention the span's keys get from rows whose softmax is known: column[k] += sum over the rows that see k,
+// in ascending order, of exp(score - max) factor. Of the span only what scores need is set.
+struct AttentionColumns {
+  const AttentionSpan* span;
+  const float* max;      // [rows], over all spans
+  const float* factors;  // [rows]
+  float* columns;        // [keys up to a whole number of kDimPad]
+};
+
 struct SimdKernels {
   void (*attend_span)(const AttentionSpan& span);
+  void (*sum_columns)(const AttentionColumns& columns);
   void (*merge_span)(const AttentionMerge& merge);
   void (*rms_norm_row)(const float* x, const float* weight, int64_t size, float eps, float* out);
   void (*rope_head)(float* x, const float* cos, const float* sin, int head_dim, bool interleaved);

@@ -59,10 +59,24 @@ int64_t WidestProduct(const ModelConfig& config) {
                    int64_t{config.moe ? config.moe->intermediate_size : 0}});
 }
 
+// What is rotated of a row's queries.
+int64_t SinkFloats(const ModelConfig& config) {
+  return int64_t{config.heads} * (config.mla ? config.mla->rope_dim : config.head_dim);
+}
+
+// For any sequences that have so many slots altogether.
+int64_t WeightsFloats(const ModelConfig& config, const TransformerOptions& options) {
+  if (options.ranked_slots_max == 0) return 0;
+  return config.heads *
+         (Attention::WeightsStride(options.ranked_slots_max) + options.batch_tokens_max * Attention::WeightsStride(1));
+}
+
 int64_t ScratchFloats(const ModelConfig& config, const TransformerOptions& options) {
-  const int64_t row = int64_t{2} * config.hidden_size + QkvFloats(config) + AttendedFloats(config) +
-                      2 * WidestMlp(config) + int64_t{2} * config.rotary_dim() + Experts(config);
-  return row * options.batch_tokens_max + int64_t{options.logit_rows_max} * config.vocab_size;
+  const int64_t row = int64_t{2} * config.hidden_size + QkvFloats(config) + SinkFloats(config) +
+                      AttendedFloats(config) + 2 * WidestMlp(config) + int64_t{4} * config.rotary_dim() +
+                      Experts(config);
+  return row * options.batch_tokens_max + int64_t{options.logit_rows_max} * config.vocab_size +
+         WeightsFloats(config, options);
 }
 
 }  // namespace
@@ -79,6 +93,7 @@ ForwardPass::ForwardPass(const ModelConfig& config, const TransformerWeights* we
 
 size_t ForwardPass::Bytes(const ModelConfig& config, const TransformerOptions& options) {
   size_t bytes = static_cast<size_t>(ScratchFloats(config, options)) * sizeof(float) +
+                 static_cast<size_t>(options.batch_tokens_max * config.heads) * sizeof(SoftmaxOfRow) +
                  Activations::Bytes(options.batch_tokens_max, WidestProduct(config));
   bytes += config.mla ? LatentAttention::Bytes(LatentOptionsOf(config, options))
                       : Attention::Bytes(ShapeOf(config), options.batch_tokens_max, PositionsMax(config, options),
@@ -103,10 +118,14 @@ Status ForwardPass::TakeMemory(const TransformerOptions& options) {
   residual_ = take(tokens * config_.hidden_size);
   normed_ = take(tokens * config_.hidden_size);
   qkv_ = take(tokens * qkv_stride_);
+  sink_q_ = take(tokens * SinkFloats(config_));
+  attention_weights_ = take(WeightsFloats(config_, options));
   attended_ = take(tokens * attended_stride_);
   gate_up_ = take(tokens * 2 * mlp_max_);
   cos_ = take(tokens * config_.rotary_dim());
   sin_ = take(tokens * config_.rotary_dim());
+  sink_cos_ = take(tokens * config_.rotary_dim());
+  sink_sin_ = take(tokens * config_.rotary_dim());
   router_logits_ = take(tokens * Experts(config_));
   logits_ = take(int64_t{options.logit_rows_max} * config_.vocab_size);
   SLUICE_ASSIGN_OR_RETURN(activations_, Activations::Create(tokens, WidestProduct(config_)));
@@ -120,6 +139,7 @@ Status ForwardPass::TakeMemory(const TransformerOptions& options) {
     SLUICE_ASSIGN_OR_RETURN(experts_, ExpertLayer::Create(*config_.moe, config_.hidden_size, tokens));
   }
   rows_.reserve(static_cast<size_t>(tokens));
+  softmax_.resize(static_cast<size_t>(tokens * config_.heads));
   parts_.reserve(static_cast<size_t>(tokens));
   sequences_.reserve(static_cast<size_t>(tokens));
   generated_.reserve(static_cast<size_t>(tokens));
@@ -128,26 +148,41 @@ Status ForwardPass::TakeMemory(const TransformerOptions& options) {
 
 absl::Span<const float> ForwardPass::Run(const Batch& batch, KvPool& kv, ForwardObserver* observer) {
   LayOut(batch, kv.options().page_tokens);
+  const bool rows_left = RunLayers(batch, kv, observer);
+  for (const SequenceChunk& s : batch.sequences) {
+    if (s.kept != nullptr) s.kept->FinishStep(static_cast<int64_t>(s.tokens.size()));
+  }
+  if (!rows_left) return {};
+  NormAndRound(weights_->output_norm, weights_->output.rounds_activations());
+  if (observer != nullptr) observer->OnHidden(config_.layers, normed_, row_count_);
+  Matmul(weights_->output, activations_, logits_, config_.vocab_size, /*accumulate=*/false, *pool_);
+  return {logits_, static_cast<size_t>(row_count_ * config_.vocab_size)};
+}
+
+// Whether any rows have logits.
+bool ForwardPass::RunLayers(const Batch& batch, KvPool& kv, ForwardObserver* observer) {
+  const auto logit_rows = [](const Part& part) { return LogitRows(*part.chunk); };
   Embed();
   if (observer != nullptr) observer->OnHidden(-1, residual_, row_count_);
   for (int layer = 0; layer < config_.layers; ++layer) {
     config_.mla ? ProjectAndStoreLatent(layer, kv) : ProjectAndStore(layer, kv);
     if (batch.on_layer_stored) batch.on_layer_stored(layer);
-    // All that the last layer owes the cache is stored now: from here on only rows with logits matter.
+    // All that the last layer owes the cache is stored now: from here on only rows with logits matter, and those whose
+    // attention somebody wants to know.
     const bool last = layer + 1 == config_.layers;
-    if (last && observer == nullptr) KeepLogitRows();
-    if (row_count_ == 0) return {};
-    config_.mla ? AttendLatent(layer, kv) : Attend(layer, kv);
+    if (last && observer == nullptr) KeepRows(RowsAttended);
+    if (row_count_ > 0) config_.mla ? AttendLatent(layer, kv) : Attend(layer, kv);
+    RankStep(layer);
+    ScorePrompts(layer, kv);
+    if (batch.on_layer_attended) batch.on_layer_attended(layer);
+    if (last && observer == nullptr) KeepRows(logit_rows);
+    if (row_count_ == 0) return false;
     Mlp(layer, observer);
     if (observer == nullptr) continue;
     observer->OnHidden(layer, residual_, row_count_);
-    if (last) KeepLogitRows();
+    if (last) KeepRows(logit_rows);
   }
-  if (row_count_ == 0) return {};
-  NormAndRound(weights_->output_norm, weights_->output.rounds_activations());
-  if (observer != nullptr) observer->OnHidden(config_.layers, normed_, row_count_);
-  Matmul(weights_->output, activations_, logits_, config_.vocab_size, /*accumulate=*/false, *pool_);
-  return {logits_, static_cast<size_t>(row_count_ * config_.vocab_size)};
+  return row_count_ > 0;
 }
 
 void ForwardPass::LayOut(const Batch& batch, int page_tokens) {
@@ -157,10 +192,19 @@ void ForwardPass::LayOut(const Batch& batch, int page_tokens) {
     parts_.push_back({&s,
                       {.token = static_cast<int64_t>(rows_.size()),
                        .tokens = static_cast<int64_t>(s.tokens.size()),
-                       .start_position = s.start_position,
+                       .start_position = s.first_slot(),
                        .pages = s.pages.data()}});
     for (size_t i = 0; i < s.tokens.size(); ++i) {
       const int64_t position = s.start_position + static_cast<int64_t>(i);
+      if (s.kept != nullptr) {
+        rows_.push_back({.token = s.tokens[i],
+                         .position = position,
+                         .page = 0,
+                         .slot = 0,
+                         .chunk = &s,
+                         .index = static_cast<int32_t>(i)});
+        continue;
+      }
       rows_.push_back({.token = s.tokens[i],
                        .position = position,
                        .page = s.pages[static_cast<size_t>(position / page_tokens)],
@@ -175,10 +219,11 @@ void ForwardPass::LayOut(const Batch& batch, int page_tokens) {
 void ForwardPass::ListSequences() {
   sequences_.clear();
   generated_.clear();
+  float* weights = attention_weights_;
   for (const Part& part : parts_) {
     if (part.rows.tokens == 0) continue;
-    const bool absorbs = config_.mla && part.chunk->generated;
-    (absorbs ? generated_ : sequences_).push_back(part.rows);
+    const bool absorbs = config_.mla && (part.chunk->generated || part.chunk->kept != nullptr);
+    (absorbs ? generated_ : sequences_).push_back(AttentionOf(part, &weights));
   }
 }
 
@@ -190,6 +235,10 @@ void ForwardPass::Embed() {
     DequantizeRow(embedding, row.token, residual_ + r * config_.hidden_size);
     RopeAngles(rope_.per_pair, rope_.magnitude, static_cast<double>(row.position), interleaved_, cos_ + r * rotary,
                sin_ + r * rotary);
+    const CachePolicy* policy = row.chunk != nullptr ? &row.chunk->kept->policy() : nullptr;
+    if (policy == nullptr || policy->kind != CachePolicyKind::kSinkWindow) return;
+    RopeAngles(rope_.per_pair, rope_.magnitude, static_cast<double>(SinkQueryPosition(*policy, row.position)),
+               interleaved_, sink_cos_ + r * rotary, sink_sin_ + r * rotary);
   });
 }
 
@@ -223,6 +272,7 @@ void ForwardPass::ProjectAndStore(int layer, KvPool& kv) {
 
   ForRows(row_count_, *pool_, [&](int64_t r) {
     const Row& row = rows_[static_cast<size_t>(r)];
+    TurnToSinks(r);
     for (int h = 0; h < config_.heads + config_.kv_heads; ++h) {
       RopeHead(qkv_ + r * qkv_stride_ + int64_t{h} * config_.head_dim, cos_ + r * config_.head_dim,
                sin_ + r * config_.head_dim, config_.head_dim, interleaved_);
@@ -232,14 +282,27 @@ void ForwardPass::ProjectAndStore(int layer, KvPool& kv) {
   });
 }
 
-// A token's rows of one tensor to their slot, in the store codec.
+// A token's rows of one tensor to their slot, in the store codec; under a cache policy those of each list to its own.
 void ForwardPass::Store(const float* x, KvPool& kv, int layer, int tensor, const Row& row) {
   const KvPoolOptions& o = kv.options();
-  const KvCodecInfo& codec = Info(o.codec);
-  const KvRowShape shape = o.layout.row();
   const int rows = o.layout.rows_per_token();
-  const KvPlane plane = kv.Plane(row.page, layer, tensor);
-  const auto first = static_cast<size_t>(row.slot) * static_cast<size_t>(rows);
+  if (row.chunk == nullptr) return StoreRows(x, rows, kv, layer, tensor, row.page, row.slot * rows);
+  const KeptSlots& kept = *row.chunk->kept;
+  const int list_rows = rows / kept.lists();
+  for (int list = 0; list < kept.lists(); ++list) {
+    const int32_t slot = kept.SlotFor(layer, list, row.index);
+    StoreRows(x + list * list_rows * o.layout.row().width(), list_rows, kv, layer, tensor,
+              row.chunk->pages[static_cast<size_t>(slot / o.page_tokens)],
+              slot % o.page_tokens * rows + list * list_rows);
+  }
+}
+
+void ForwardPass::StoreRows(const float* x, int rows, KvPool& kv, int layer, int tensor, PageIndex page,
+                            int first_row) {
+  const KvCodecInfo& codec = Info(kv.options().codec);
+  const KvRowShape shape = kv.options().layout.row();
+  const KvPlane plane = kv.Plane(page, layer, tensor);
+  const auto first = static_cast<size_t>(first_row);
   const KvCodecCounts counts =
       codec.encode(shape, x, rows, shape.width(), plane.codes + first * codec.code_bytes(shape),
                    plane.scales + first * codec.scale_bytes(shape));
@@ -247,17 +310,20 @@ void ForwardPass::Store(const float* x, KvPool& kv, int layer, int tensor, const
   if (counts.saturated > 0) saturated_.fetch_add(counts.saturated, std::memory_order_relaxed);
 }
 
-// Moves the rows with logits to the front and forgets the others.
-void ForwardPass::KeepLogitRows() {
+// Moves the last rows_of(part) rows of each part to the front and forgets the others.
+template <typename F>
+void ForwardPass::KeepRows(const F& rows_of) {
   int64_t kept = 0;
   for (Part& part : parts_) {
     AttentionSequence& s = part.rows;
-    const int64_t rows = LogitRows(*part.chunk);
+    const int64_t rows = rows_of(part);
     const int64_t first = s.token + s.tokens - rows;
-    std::memmove(residual_ + kept * config_.hidden_size, residual_ + first * config_.hidden_size,
-                 static_cast<size_t>(rows * config_.hidden_size) * sizeof(float));
-    std::memmove(qkv_ + kept * qkv_stride_, qkv_ + first * qkv_stride_,
-                 static_cast<size_t>(rows * qkv_stride_) * sizeof(float));
+    const auto move = [&](float* x, int64_t stride) {
+      std::memmove(x + kept * stride, x + first * stride, static_cast<size_t>(rows * stride) * sizeof(float));
+    };
+    move(residual_, config_.hidden_size);
+    move(qkv_, qkv_stride_);
+    move(sink_q_, SinkFloats(config_));
     s = {.token = kept, .tokens = rows, .start_position = s.start_position + s.tokens - rows, .pages = s.pages};
     kept += rows;
   }

@@ -34,6 +34,9 @@ class ForwardPass {
     int64_t position;
     PageIndex page;
     int32_t slot;  // of the page
+    // Under a cache policy instead: the sequence, and which of its step's tokens.
+    const SequenceChunk* chunk = nullptr;
+    int32_t index = 0;
   };
   // The rows of one sequence.
   struct Part {
@@ -46,12 +49,22 @@ class ForwardPass {
 
   void LayOut(const Batch& batch, int page_tokens);
   void ListSequences();
+  AttentionSequence AttentionOf(const Part& part, float** weights);
+  bool RunLayers(const Batch& batch, KvPool& kv, ForwardObserver* observer);
   void Embed();
   void ProjectAndStore(int layer, KvPool& kv);
   static PagedKv ViewOf(const KvPool& kv, int layer);
   void Store(const float* x, KvPool& kv, int layer, int tensor, const Row& row);
-  void KeepLogitRows();
+  void StoreRows(const float* x, int rows, KvPool& kv, int layer, int tensor, PageIndex page, int first_row);
+  template <typename F>
+  void KeepRows(const F& rows_of);
   void Attend(int layer, KvPool& kv);
+
+  // forward_pass_policy.cc
+  void TurnToSinks(int64_t r);
+  static int64_t RowsAttended(const Part& part);
+  void RankStep(int layer);
+  void ScorePrompts(int layer, KvPool& kv);
   void Mlp(int layer, ForwardObserver* observer);
 
   // forward_pass_latent.cc
@@ -74,11 +87,15 @@ class ForwardPass {
   Buffer scratch_;
   float* residual_ = nullptr;  // [rows, hidden]
   float* normed_ = nullptr;    // [rows, hidden]
-  float* qkv_ = nullptr;  // [rows, qkv_stride]: queries, then K and V; or the latent, then the query's first product
-  float* attended_ = nullptr;       // [rows, heads value_dim]
-  float* gate_up_ = nullptr;        // [rows, 2 mlp_max]
-  float* cos_ = nullptr;            // [rows, rotary_dim]
-  float* sin_ = nullptr;            // [rows, rotary_dim]
+  float* qkv_ = nullptr;     // [rows, qkv_stride]: queries, then K and V; or the latent, then the query's first product
+  float* sink_q_ = nullptr;  // [rows, heads (rotary_dim of latent attention, else head_dim)]: queries for sinks
+  float* attention_weights_ = nullptr;   // of the sequences whose steps are ranked: [heads, WeightsStride]
+  float* attended_ = nullptr;  // [rows, heads value_dim]
+  float* gate_up_ = nullptr;   // [rows, 2 mlp_max]
+  float* cos_ = nullptr;       // [rows, rotary_dim]
+  float* sin_ = nullptr;       // [rows, rotary_dim]
+  float* sink_cos_ = nullptr;  // likewise, of queries that meet sinks
+  float* sink_sin_ = nullptr;
   float* router_logits_ = nullptr;  // [rows, experts]
   float* logits_ = nullptr;         // [logit rows, vocab]
   Activations activations_;
@@ -86,7 +103,14 @@ class ForwardPass {
   LatentAttention latent_attention_;  // MLA
   ExpertLayer experts_;
   std::vector<Row> rows_;
+  std::vector<SoftmaxOfRow> softmax_;  // [rows, heads]: of prompts that are scored
   std::vector<Part> parts_;
+  // Sequences whose step of the layer is ranked.
+  struct Ranked {
+    KeptSlots* kept;
+    AttentionSequence rows;
+  };
+  std::vector<Ranked> ranked_;
   std::vector<AttentionSequence> sequences_;  // of parts_; in MLA those that expand
   std::vector<AttentionSequence> generated_;  // in MLA those that absorb
   std::atomic<int64_t> nonfinite_rows_ = 0;   // of what was stored

@@ -35,6 +35,7 @@ void ForwardPass::ProjectAndStoreLatent(int layer, KvPool& kv) {
   }
 
   ForRows(row_count_, *pool_, [&](int64_t r) {
+    TurnToSinks(r);
     const float* cos = cos_ + r * mla.rope_dim;
     const float* sin = sin_ + r * mla.rope_dim;
     for (int64_t h = 0; h < config_.heads; ++h) {

@@ -83,6 +83,7 @@ void KeptSlots::FinishPrompt(int64_t tokens) {
 }
 
 int64_t KeptSlots::StepMax() const {
+  if (policy_.ranks_steps()) return 1;
   if (!policy_.bounded()) return slots_max_ - held_;
   return std::max<int64_t>(1, std::min(policy_.budget, slots_max_) - held_);
 }
@@ -109,12 +110,14 @@ void KeptSlots::Append(size_t list, int64_t tokens, const float* weights) {
 }
 
 void KeptSlots::StepLayer(int layer, int64_t tokens, const float* weights, int64_t stride) {
-  if (!policy_.ranks()) return;
+  if (!policy_.ranks_steps()) return;
   for (int list = 0; list < lists_; ++list) Append(List(layer, list), tokens, weights + list * stride);
 }
 
 void KeptSlots::FinishStep(int64_t tokens) {
-  if (!policy_.ranks()) Append(0, tokens, nullptr);
+  if (!policy_.ranks_steps()) {
+    for (size_t list = 0; list < next_.size(); ++list) Append(list, tokens, nullptr);
+  }
   held_ = policy_.bounded() ? std::min(held_ + tokens, policy_.budget) : held_ + tokens;
   position_ += tokens;
 }

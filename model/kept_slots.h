@@ -38,15 +38,14 @@ class KeptSlots {
   void KeepPrompt(int layer, int64_t tokens, const float* scores, int64_t stride);
   void FinishPrompt(int64_t tokens);
 
-  // A step of `tokens` tokens, at most StepMax(): one, where the policy would let a token go.
+  // A step of `tokens` tokens, at most StepMax(): one, where the policy ranks steps or would let a token go.
   int64_t StepMax() const;
   // Where KV of the step's `token`-th goes.
   int32_t SlotFor(int layer, int list, int64_t token) const {
     return next_[List(layer, list)] + static_cast<int32_t>(token);
   }
   // After attention over held() + tokens slots: `weights`, where the policy ranks steps, has a row of them for each
-  // list, the sum over the step's tokens of the weights' mean over the list's query heads. After every layer,
-  // FinishStep.
+  // list, the mean over its query heads, by slot. After every layer, FinishStep.
   void StepLayer(int layer, int64_t tokens, const float* weights, int64_t stride);
   void FinishStep(int64_t tokens);
 

@@ -18,13 +18,31 @@ Status CheckOptions(const TransformerOptions& options) {
                                                  options.logit_rows_max, ") must be at least 1"));
 }
 
+// Of a sequence under a cache policy, what is the policy's.
+Status CheckKept(const SequenceChunk& chunk, const ModelConfig& config) {
+  const KeptSlots& kept = *chunk.kept;
+  const auto tokens = static_cast<int64_t>(chunk.tokens.size());
+  if (chunk.scores != nullptr)
+    return absl::InvalidArgumentError("a prompt that is pruned as it is computed is not scored");
+  if (chunk.start_position != kept.position() || tokens > kept.StepMax()) {
+    return absl::InvalidArgumentError(absl::StrCat(tokens, " tokens from position ", chunk.start_position, " of ",
+                                                   kept.StepMax(), " from ", kept.position(), " that the cache takes"));
+  }
+  // Only sink-window has positions of its own, which do not grow with the text.
+  const int64_t end = chunk.start_position + tokens;
+  if (kept.policy().kind == CachePolicyKind::kSinkWindow || end <= config.context_tokens_max) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("position ", end - 1, " is beyond the model's context of ", config.context_tokens_max, " tokens"));
+}
+
 Status CheckChunk(const SequenceChunk& chunk, const ModelConfig& config, int64_t sequence_tokens_max,
                   const KvPool& kv) {
   const auto tokens = static_cast<int64_t>(chunk.tokens.size());
   if (tokens == 0 || chunk.start_position < 0) {
     return absl::InvalidArgumentError(absl::StrCat(tokens, " tokens from position ", chunk.start_position));
   }
-  const int64_t end = chunk.start_position + tokens;
+  if (chunk.kept != nullptr) SLUICE_RETURN_IF_ERROR(CheckKept(chunk, config));
+  const int64_t end = chunk.first_slot() + tokens;
   if (end > config.context_tokens_max) {
     return absl::InvalidArgumentError(
         absl::StrCat("position ", end - 1, " is beyond the model's context of ", config.context_tokens_max, " tokens"));
@@ -83,9 +101,12 @@ Status Transformer::Impl::CheckBatch(const Batch& batch, const KvPool& kv) const
   }
   int64_t tokens = 0;
   int64_t logit_rows = 0;
+  int64_t ranked_slots = 0;
   for (size_t i = 0; i < batch.sequences.size(); ++i) {
     tokens += static_cast<int64_t>(batch.sequences[i].tokens.size());
     logit_rows += LogitRows(batch.sequences[i]);
+    const KeptSlots* kept = batch.sequences[i].kept;
+    if (kept != nullptr && kept->policy().ranks_steps()) ranked_slots += kept->held() + 1;
     const Status status = CheckChunk(batch.sequences[i], config, options.sequence_tokens_max, kv);
     if (!status.ok()) return WithContext(status, absl::StrCat("sequence ", i, " of the batch"));
   }
@@ -93,6 +114,10 @@ Status Transformer::Impl::CheckBatch(const Batch& batch, const KvPool& kv) const
     return absl::InvalidArgumentError(absl::StrCat("a batch of ", tokens, " tokens with ", logit_rows,
                                                    " rows of logits; at most ", options.batch_tokens_max, " and ",
                                                    options.logit_rows_max, " fit"));
+  }
+  if (ranked_slots > options.ranked_slots_max) {
+    return absl::InvalidArgumentError(absl::StrCat("steps that are ranked over ", ranked_slots, " slots; at most ",
+                                                   options.ranked_slots_max, " fit"));
   }
   return absl::OkStatus();
 }

@@ -16,8 +16,10 @@
 #include "common/status.h"
 #include "common/thread_pool.h"
 #include "model/checkpoint/checkpoint.h"
+#include "model/kept_slots.h"
 #include "model/kv_pool.h"
 #include "model/moe_gate.h"
+#include "model/prompt_scores.h"
 
 namespace sluice {
 
@@ -28,6 +30,8 @@ struct TransformerOptions {
   // Tokens of one sequence, where pages hold fewer than the model's context: sizes the memory by which attention shares
   // out long sequences. 0: the context.
   int64_t sequence_tokens_max = 0;
+  // KV slots of all sequences of one Forward whose steps a cache policy ranks by attention; sizes the scratch memory.
+  int64_t ranked_slots_max = 0;
   bool exact = false;  // f32 products with dequantised weights
 };
 
@@ -43,6 +47,13 @@ struct SequenceChunk {
   // Tokens that the model drew, as against a prompt's. Latent attention absorbs for the former and expands for the
   // latter (see kernels/latent_attention.h), which round differently; other models compute both alike.
   bool generated = false;
+  // Under a cache policy: KV goes to the slots it names, and it hears of the step; start_position is its position().
+  // Latent attention absorbs then. Of a sequence whose prompt is computed densely: from the first step after it.
+  KeptSlots* kept = nullptr;
+  // A prompt under a policy that ranks: gets what its tokens' attention was, layer by layer.
+  PromptScores* scores = nullptr;
+
+  int64_t first_slot() const { return kept != nullptr ? kept->held() : start_position; }
 };
 
 // Rows of logits that `chunk` asks for.
@@ -53,6 +64,8 @@ struct Batch {
   // Called on Forward's thread for each layer in turn, as soon as all of the batch's KV of that layer is in its pages
   // and while most of the layer and all later ones are still to be computed; so it must be quick. May be empty.
   std::function<void(int layer)> on_layer_stored;
+  // Likewise when all of the batch's attention of that layer has been computed, and with it the prompts' scores.
+  std::function<void(int layer)> on_layer_attended;
 };
 
 // For tests: receives the residual stream after each layer, [tokens of the batch, hidden], layer -1 being the embedding

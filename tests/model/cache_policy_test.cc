@@ -297,15 +297,14 @@ TEST(CachePolicy, ListsOfLayersAndHeadsGoTheirOwnWays) {
 }
 
 TEST(CachePolicy, AStepMayHaveManyTokensUntilOneHasToLeave) {
-  const CachePolicy policy = {.kind = CachePolicyKind::kH2o, .budget = 6, .window = 1};
+  const CachePolicy policy = {.kind = CachePolicyKind::kSinkWindow, .budget = 6, .sinks = 1, .window = 5};
   KeptSlots slots(policy, kOneHead, 7);
   EXPECT_EQ(slots.StepMax(), 6);
-  const std::vector<float> weights = {3, 2, 1, 0.5, 0.25, 0.125};
-  slots.StepLayer(0, 4, weights.data(), 4);
+  slots.StepLayer(0, 4, nullptr, 0);
   slots.FinishStep(4);
   EXPECT_EQ(slots.StepMax(), 2);
   EXPECT_EQ(slots.SlotFor(0, 0, 1), 5);
-  slots.StepLayer(0, 2, weights.data(), 6);
+  slots.StepLayer(0, 2, nullptr, 0);
   slots.FinishStep(2);
   EXPECT_EQ(slots.StepMax(), 1);
   EXPECT_EQ(slots.dropped(), 0);
