@@ -77,10 +77,14 @@ class ChatCommand final : public Subcommand {
     }
     streams.out << "\n" << std::flush;
     messages_.push_back({{"role", "assistant"}, {"content", answer->text}});
-    streams.err << absl::StreamFormat("[%d tokens, %.1f tokens/s%s]\n", answer->ids.size(),
+    streams.err << absl::StreamFormat("[%d tokens, %.1f tokens/s%s", answer->ids.size(),
                                       TimingOf(*answer, "decode_tokens_per_s"),
-                                      answer->finish_reason == "length" ? ", cut off" : "")
-                << std::flush;
+                                      answer->finish_reason == "length" ? ", cut off" : "");
+    if (answer->cache) {
+      streams.err << absl::StreamFormat("; %d tokens kept, %d dropped", answer->cache->kept_tokens,
+                                        answer->cache->dropped_tokens);
+    }
+    streams.err << "]\n" << std::flush;
     return absl::OkStatus();
   }
 

@@ -26,6 +26,11 @@ ordered_json AnswerJson(const CompletionAnswer& answer) {
     }
     json["logprobs"].push_back(std::move(token));
   }
+  if (answer.cache) {
+    json["cache"] = {{"policy", answer.cache->policy},
+                     {"kept_tokens", answer.cache->kept_tokens},
+                     {"dropped_tokens", answer.cache->dropped_tokens}};
+  }
   for (const auto& [name, value] : answer.timings) json["timings"][name] = value;
   return json;
 }
@@ -42,6 +47,13 @@ class CompleteCommand final : public Subcommand {
         ->check(CLI::Range(0, SamplingParams::kMaxTopLogprobs).description(""));
     app->add_flag("--json", json_, "Print ids, text, log-probabilities and timings as JSON");
     AddCompleterFlags(*app, &completer_);
+    app->add_option_function<std::string>(
+           "--prefill", [this](const std::string& way) { completer_.streamed = way == "streamed"; },
+           "dense: the whole prompt, then pruned once; streamed: through the bounded cache, token by token")
+        ->default_str("dense")
+        ->check(CLI::IsMember({"dense", "streamed"}).description(""))
+        ->group("Cache")
+        ->excludes("--url");
     sampling_.max_tokens = 128;
     sampling_.temperature = 0;
     AddSamplingFlags(*app, &sampling_);

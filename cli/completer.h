@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -35,6 +36,13 @@ struct CompletionAnswer {
   std::string finish_reason;            // "stop" or "length"
   std::vector<TokenLogprobs> logprobs;  // one for each id, where asked for
   int prompt_tokens = 0;
+  // Under a cache policy: of how many of all tokens so far there is still KV, in each list of slots.
+  struct Cache {
+    std::string policy;
+    int64_t kept_tokens = 0;
+    int64_t dropped_tokens = 0;
+  };
+  std::optional<Cache> cache;
   // Milliseconds and rates by name; which there are depends on who answered.
   std::vector<std::pair<std::string, double>> timings;
 };

@@ -15,7 +15,8 @@ void AddCompleterFlags(CLI::App& app, CompleterFlags* flags) {
           ->type_name("URL")
           ->group("Service");
   // A service has settled these for itself.
-  for (const char* of_this_process : {"--threads", "--exact", "--kv-store"}) {
+  for (const char* of_this_process : {"--threads", "--exact", "--kv-store", "--cache-policy", "--cache-budget",
+                                      "--sinks", "--window", "--score-decay", "--score-by-age"}) {
     app.get_option(of_this_process)->excludes(url);
   }
   AddDuration(app, "--timeout", &flags->timeout, "Give up on a service that is silent for so long");
@@ -26,7 +27,13 @@ Status Check(const CompleterFlags& flags) {
   if (flags.local.model.empty() == flags.url.empty()) {
     return absl::InvalidArgumentError("give either --model PATH or --url URL");
   }
-  return absl::OkStatus();
+  if (flags.streamed && flags.local.policy.kind == CachePolicyKind::kFull) {
+    return absl::InvalidArgumentError("--prefill streamed needs a --cache-policy other than full");
+  }
+  if (flags.streamed && flags.local.policy.kind == CachePolicyKind::kSnapKv) {
+    return absl::InvalidArgumentError("--prefill streamed: snapkv chooses when the whole prompt is there");
+  }
+  return Validate(flags.local.policy);
 }
 
 StatusOr<std::unique_ptr<Completer>> MakeCompleter(const CompleterFlags& flags) {
@@ -40,6 +47,8 @@ StatusOr<std::unique_ptr<Completer>> MakeCompleter(const CompleterFlags& flags) 
                                             : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   options.exact = flags.local.exact;
   options.kv_store = flags.local.kv_store;
+  options.policy = flags.local.policy;
+  options.streamed = flags.streamed;
   if (options.kv_store != "auto") SLUICE_RETURN_IF_ERROR(ParseKvCodec(options.kv_store).status());
   return LocalModel::Open(options);
 }

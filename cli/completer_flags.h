@@ -13,6 +13,7 @@ namespace sluice {
 
 struct CompleterFlags {
   LocalModelFlags local;
+  bool streamed = false;  // --prefill streamed
   std::string url;
   absl::Duration timeout = absl::Minutes(10);
 };

@@ -177,6 +177,30 @@ void AddSamplingFlags(CLI::App& app, SamplingParams* sampling) {
   app.get_option("--stop-token-ids")->group("Sampling");
 }
 
+void AddCachePolicyFlags(CLI::App& app, CachePolicySpec* policy) {
+  AddText(app, "--cache-policy", "POLICY", std::string(Name(policy->kind)),
+          "Whose KV stays: full, sink-window, h2o, snapkv or tova", [policy](const std::string& text) {
+            const StatusOr<CachePolicyKind> kind = ParseCachePolicyKind(text);
+            if (kind.ok()) policy->kind = *kind;
+            return kind.status();
+          });
+  AddText(app, "--cache-budget", "SLOTS|%", "", "How many tokens stay: a number, or a share of the prompt such as 20%",
+          [policy](const std::string& text) { return SetBudget(text, policy); });
+  const auto number = [&](const char* flag, std::optional<int64_t>* value, const char* help) {
+    app.add_option(flag, *value, help)->type_name("TOKENS");
+  };
+  number("--sinks", &policy->sinks, "First tokens that stay, of sink-window (4 unless told) and h2o (0)");
+  number("--window", &policy->window,
+         "Newest tokens that stay: the rest of the budget in sink-window, half of it in h2o, 1 in tova; in snapkv the "
+         "prompt's last ones, by whose attention the others are chosen (32)");
+  app.add_option("--score-decay", policy->decay, "h2o: what is left of a token's score at each step")->type_name("X");
+  app.add_flag("--score-by-age", policy->by_age, "h2o: rank by a token's score over the steps since it came");
+  for (const char* flag :
+       {"--cache-policy", "--cache-budget", "--sinks", "--window", "--score-decay", "--score-by-age"}) {
+    app.get_option(flag)->group("Cache");
+  }
+}
+
 void AddLocalModelFlags(CLI::App& app, LocalModelFlags* flags) {
   app.add_option("--model", flags->model, "GGUF file or Hugging Face folder, run in this process")
       ->type_name("PATH")
@@ -192,6 +216,7 @@ void AddLocalModelFlags(CLI::App& app, LocalModelFlags* flags) {
       ->type_name("CODEC")
       ->check(CLI::IsMember(StoreCodecNames()).description(""))
       ->group("Model");
+  AddCachePolicyFlags(app, &flags->policy);
 }
 
 }  // namespace sluice

@@ -12,6 +12,7 @@
 #include "common/ids.h"
 #include "common/sampling_params.h"
 #include "common/status.h"
+#include "model/cache_policy.h"
 
 namespace sluice {
 
@@ -32,12 +33,16 @@ void AddTokenIds(CLI::App& app, const std::string& flag, std::vector<TokenId>* v
 // How a completion is sampled and where it ends.
 void AddSamplingFlags(CLI::App& app, SamplingParams* sampling);
 
+// Which tokens' KV stays: --cache-policy, --cache-budget and what they can be told more. Check them with Validate.
+void AddCachePolicyFlags(CLI::App& app, CachePolicySpec* policy);
+
 // How a model is run in this process.
 struct LocalModelFlags {
   std::string model;
   int threads = 0;  // 0: one for each CPU that this process may use
   bool exact = false;
   std::string kv_store = "auto";
+  CachePolicySpec policy;
 };
 void AddLocalModelFlags(CLI::App& app, LocalModelFlags* flags);
 

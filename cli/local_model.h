@@ -7,7 +7,9 @@
 #include <vector>
 
 #include "cli/completer.h"
+#include "model/cache_policy.h"
 #include "model/checkpoint/checkpoint.h"
+#include "model/kept_slots.h"
 #include "model/kv_pool.h"
 #include "model/text/chat_template.h"
 #include "model/text/tokenizer.h"
@@ -21,6 +23,8 @@ struct LocalModelOptions {
   bool exact = false;
   std::string kv_store = "auto";  // a codec's name, or what ChooseStoreCodec takes
   int batch_tokens_max = 512;     // of one step while the prompt is computed
+  CachePolicySpec policy;
+  bool streamed = false;  // the prompt goes through the bounded cache, as what comes after it does
 };
 
 class LocalModel final : public Completer {
@@ -35,9 +39,15 @@ class LocalModel final : public Completer {
 
   StatusOr<std::vector<TokenId>> PromptIds(const CompletionRequest& request);
   StatusOr<std::vector<TokenId>> ChatIds(const nlohmann::ordered_json& messages);
+  // What a prompt and an answer are bounded by: the model's context, but for a window that moves.
+  int64_t PositionsMax() const;
   Status MakeRoom(int64_t tokens);
-  StatusOr<absl::Span<const float>> Prefill(const std::vector<TokenId>& ids);
-  StatusOr<absl::Span<const float>> Forward(absl::Span<const TokenId> tokens, LogitsFor logits, bool generated);
+  StatusOr<absl::Span<const float>> Prefill(const std::vector<TokenId>& ids, int64_t more_tokens);
+  StatusOr<absl::Span<const float>> PrefillDensely(const std::vector<TokenId>& ids, PromptScores* scores);
+  StatusOr<absl::Span<const float>> PrefillUnder(const CachePolicy& policy, const std::vector<TokenId>& ids,
+                                                 int64_t more_tokens);
+  StatusOr<absl::Span<const float>> Forward(absl::Span<const TokenId> tokens, LogitsFor logits, bool generated,
+                                            PromptScores* scores = nullptr);
 
   LocalModelOptions options_;
   std::unique_ptr<Checkpoint> checkpoint_;
@@ -46,7 +56,8 @@ class LocalModel final : public Completer {
   std::unique_ptr<Transformer> transformer_;
   std::unique_ptr<KvPool> kv_;
   PageLease pages_;
-  std::vector<TokenId> cached_ids_;  // whose KV is in pages_
+  std::vector<TokenId> cached_ids_;  // whose KV is in pages_, or was until it was pruned
+  std::unique_ptr<KeptSlots> kept_;  // of cached_ids_, under a policy
   double load_ms_ = 0;
 };
 

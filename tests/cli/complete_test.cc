@@ -1,13 +1,10 @@
 // `sluice complete` in one process: the golden continuation of tiny models, and errors in a sentence.
-#include <cstring>
-
 #include "absl/strings/str_join.h"
-#include "common/mapped_file.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "model/checkpoint/safetensors_file.h"
 #include "nlohmann/json.hpp"
 #include "tests/cli/command_line_runner.h"
+#include "tests/model/goldens.h"
 
 namespace sluice {
 namespace {
@@ -16,18 +13,7 @@ using testing::HasSubstr;
 
 // The integers of a tensor of a tiny model's golden.safetensors.
 std::vector<int64_t> Golden(const std::string& model, const std::string& tensor) {
-  const std::string path = SLUICE_TEST_DATA "/tiny/" + model + "/golden.safetensors";
-  const auto file = MappedFile::Open(path);
-  EXPECT_TRUE(file.ok()) << file.status();
-  const auto tensors = ParseSafetensors((*file)->bytes(), path);
-  EXPECT_TRUE(tensors.ok()) << tensors.status();
-  std::vector<int64_t> values;
-  for (const StoredTensor& found : *tensors) {
-    if (found.name != tensor) continue;
-    values.resize(found.bytes.size() / sizeof(int64_t));
-    std::memcpy(values.data(), found.bytes.data(), found.bytes.size());
-  }
-  return values;
+  return ReadGoldenTensors(SLUICE_TEST_DATA "/tiny/" + model + "/golden.safetensors")[tensor].i64;
 }
 
 std::vector<std::string> GreedyArguments(const std::string& model, const std::string& path) {
@@ -76,6 +62,52 @@ TEST(Complete, SaysTheSameFromTheGgufOfAModel) {
         RunSluice(GreedyArguments(model, SLUICE_TEST_DATA "/gguf/" + std::string(model) + "-bf16.gguf"));
     ASSERT_EQ(result.status, 0) << result.err;
     EXPECT_EQ(nlohmann::json::parse(result.out)["ids"].get<std::vector<int64_t>>(), Golden(model, "greedy_ids"));
+  }
+}
+
+// The flags that name each policy, and the way its prompt goes, against the oracle's generations.
+TEST(Complete, SaysTheOraclesTokensUnderEachCachePolicy) {
+  using Flags = std::vector<std::string>;
+  const std::vector<std::pair<std::string, Flags>> cases = {
+      {"sink_window_4_28_p113", {"--cache-policy", "sink-window", "--sinks", "4", "--window", "28"}},
+      {"sink_window_4_28_p113_streamed", {"--cache-policy", "sink-window", "--window", "28", "--prefill", "streamed"}},
+      {"window_0_32_p113", {"--cache-policy", "sink-window", "--sinks", "0", "--cache-budget", "32"}},
+      {"h2o_32_r16_p113", {"--cache-policy", "h2o", "--cache-budget", "32"}},
+      {"h2o_32_r16_p113_streamed", {"--cache-policy", "h2o", "--cache-budget", "32", "--prefill", "streamed"}},
+      {"h2o_32_s4_r16_p200", {"--cache-policy", "h2o", "--cache-budget", "16%", "--sinks", "4", "--window", "16"}},
+      {"snapkv_48_w16_p113", {"--cache-policy", "snapkv", "--cache-budget", "48", "--window", "16"}},
+      {"tova_32_r0_p200", {"--cache-policy", "tova", "--cache-budget", "32", "--window", "0"}},
+      {"tova_32_p113", {"--cache-policy", "tova", "--cache-budget", "32"}},
+      {"mla_h2o_32_r16_p113", {"--cache-policy", "h2o", "--cache-budget", "32"}},
+      {"mla_sink_window_4_28_p113", {"--cache-policy", "sink-window", "--cache-budget", "32"}}};
+  const std::string policies = SLUICE_TEST_DATA "/policies/";
+  for (const auto& [name, flags] : cases) {
+    SCOPED_TRACE(name);
+    auto golden = ReadGoldenTensors(policies + name + ".safetensors");
+    const std::string model = name.starts_with("mla") ? "tiny-deepseek-mla" : "tiny-llama-gqa";
+    Flags arguments = {"complete",
+                       "--model",
+                       policies + "models/" + model,
+                       "--prompt-ids",
+                       absl::StrJoin(golden["prompt"].i64, ","),
+                       "--max-tokens",
+                       "64",
+                       "--ignore-eos",
+                       "--exact",
+                       "--kv-store",
+                       "f32",
+                       "--threads",
+                       "1",
+                       "--json"};
+    arguments.insert(arguments.end(), flags.begin(), flags.end());
+    const CommandLineResult result = RunSluice(arguments);
+    ASSERT_EQ(result.status, 0) << result.err;
+    const auto answer = nlohmann::json::parse(result.out);
+    EXPECT_EQ(answer["ids"].get<std::vector<int64_t>>(), golden["tokens"].i64);
+    const auto prompt = static_cast<int64_t>(golden["prompt"].i64.size());
+    EXPECT_EQ(answer["cache"]["kept_tokens"].get<int64_t>() + answer["cache"]["dropped_tokens"].get<int64_t>(),
+              prompt + 63);
+    EXPECT_GT(answer["cache"]["dropped_tokens"], 0);
   }
 }
 
