@@ -9,10 +9,10 @@
 
 #include "CLI/App.hpp"
 #include "absl/time/time.h"
+#include "common/cache_policy.h"
 #include "common/ids.h"
 #include "common/sampling_params.h"
 #include "common/status.h"
-#include "model/cache_policy.h"
 
 namespace sluice {
 

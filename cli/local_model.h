@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "cli/completer.h"
-#include "model/cache_policy.h"
+#include "common/cache_policy.h"
 #include "model/checkpoint/checkpoint.h"
 #include "model/kept_slots.h"
 #include "model/kv_pool.h"

@@ -8,6 +8,7 @@
 #include "kernels/dequantize.h"
 #include "kernels/rms_norm.h"
 #include "kernels/rope.h"
+#include "model/kept_tokens.h"
 #include "model/row_parallel.h"
 
 namespace sluice {

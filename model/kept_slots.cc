@@ -4,6 +4,8 @@
 #include <numeric>
 #include <utility>
 
+#include "model/kept_tokens.h"
+
 namespace sluice {
 
 namespace {
@@ -64,17 +66,23 @@ std::vector<float> KeptSlots::Scores(int layer, int list) const {
 void KeptSlots::KeepPrompt(int layer, int64_t tokens, const float* scores, int64_t stride) {
   if (!policy_.ranks() && layer > 0) return;
   for (int list = 0; list < (policy_.ranks() ? lists_ : 1); ++list) {
-    const size_t l = List(layer, list);
     const absl::Span<const float> all = policy_.ranks()
                                             ? absl::MakeConstSpan(scores + list * stride, static_cast<size_t>(tokens))
                                             : absl::Span<const float>();
     const std::vector<int32_t> keep = KeepOfPrompt(policy_, tokens, all);
-    const auto kept = static_cast<int64_t>(keep.size());
-    std::copy(keep.begin(), keep.end(), PositionsOf(l, kept).begin());
-    const absl::Span<float> their_scores = ScoresOf(l, kept);
-    for (size_t i = 0; i < their_scores.size(); ++i) their_scores[i] = all[static_cast<size_t>(keep[i])];
-    next_[l] = static_cast<int32_t>(kept);
+    std::vector<float> of_kept;
+    if (policy_.ranks_steps()) {
+      for (const int32_t p : keep) of_kept.push_back(all[static_cast<size_t>(p)]);
+    }
+    SetPrompt(layer, list, keep, of_kept);
   }
+}
+
+void KeptSlots::SetPrompt(int layer, int list, absl::Span<const int32_t> positions, absl::Span<const float> scores) {
+  const size_t l = List(layer, list);
+  std::copy(positions.begin(), positions.end(), PositionsOf(l, static_cast<int64_t>(positions.size())).begin());
+  std::copy(scores.begin(), scores.end(), ScoresOf(l, static_cast<int64_t>(scores.size())).begin());
+  next_[l] = static_cast<int32_t>(positions.size());
 }
 
 void KeptSlots::FinishPrompt(int64_t tokens) {

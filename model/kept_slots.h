@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "model/cache_policy.h"
+#include "common/cache_policy.h"
 #include "model/kv_layout.h"
 
 namespace sluice {
@@ -24,9 +24,10 @@ class KeptSlots {
   static size_t Bytes(const CachePolicy& policy, const KvLayout& layout, int64_t slots_max);
 
   const CachePolicy& policy() const { return policy_; }
-  int lists() const { return lists_; }            // of a layer: 1 or the kv heads
-  int64_t held() const { return held_; }          // slots of each list, between steps
-  int64_t position() const { return position_; }  // of the next token
+  int lists() const { return lists_; }                              // of a layer: 1 or the kv heads
+  int all_lists() const { return static_cast<int>(next_.size()); }  // of all layers; 1 of sink-window
+  int64_t held() const { return held_; }                            // slots of each list, between steps
+  int64_t position() const { return position_; }                    // of the next token
   int64_t dropped() const { return position_ - held_; }
   // Positions that a list keeps, ascending, and their scores in the same order.
   std::vector<int32_t> Positions(int layer, int list) const;
@@ -36,6 +37,8 @@ class KeptSlots {
   // has a row for each list, `stride` floats apart; see KeepOfPrompt. The token at the position that Positions names
   // i-th belongs into slot i. After every layer, FinishPrompt.
   void KeepPrompt(int layer, int64_t tokens, const float* scores, int64_t stride);
+  // The same of one list that somebody else has chosen: ascending positions, and scores where the policy ranks steps.
+  void SetPrompt(int layer, int list, absl::Span<const int32_t> positions, absl::Span<const float> scores);
   void FinishPrompt(int64_t tokens);
 
   // A step of `tokens` tokens, at most StepMax(): one, where the policy ranks steps or would let a token go.

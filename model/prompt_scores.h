@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "common/cache_policy.h"
 #include "kernels/simd_kernels.h"
-#include "model/cache_policy.h"
 #include "model/kv_layout.h"
 
 namespace sluice {

@@ -50,4 +50,54 @@ SamplingParams FromProto(const proto::SamplingParams& m) {
   return p;
 }
 
+proto::CachePolicySpec ToProto(const CachePolicySpec& spec) {
+  proto::CachePolicySpec m;
+  m.set_kind(std::string(Name(spec.kind)));
+  if (spec.budget) m.set_budget(*spec.budget);
+  if (spec.budget_share) m.set_budget_share(*spec.budget_share);
+  if (spec.sinks) m.set_sinks(*spec.sinks);
+  if (spec.window) m.set_window(*spec.window);
+  if (spec.decay) m.set_decay(*spec.decay);
+  m.set_by_age(spec.by_age);
+  return m;
+}
+
+StatusOr<CachePolicySpec> FromProto(const proto::CachePolicySpec& m) {
+  CachePolicySpec spec;
+  SLUICE_ASSIGN_OR_RETURN(spec.kind, ParseCachePolicyKind(m.kind()));
+  if (m.has_budget()) spec.budget = m.budget();
+  if (m.has_budget_share()) spec.budget_share = m.budget_share();
+  if (m.has_sinks()) spec.sinks = m.sinks();
+  if (m.has_window()) spec.window = m.window();
+  if (m.has_decay()) spec.decay = m.decay();
+  spec.by_age = m.by_age();
+  SLUICE_RETURN_IF_ERROR(Validate(spec));
+  return spec;
+}
+
+proto::CachePolicy ToProto(const CachePolicy& policy) {
+  proto::CachePolicy m;
+  m.set_kind(std::string(Name(policy.kind)));
+  m.set_budget(policy.budget);
+  m.set_sinks(policy.sinks);
+  m.set_window(policy.window);
+  m.set_pool(policy.pool);
+  m.set_decay(policy.decay);
+  m.set_by_age(policy.by_age);
+  return m;
+}
+
+StatusOr<CachePolicy> FromProto(const proto::CachePolicy& m) {
+  CachePolicy policy;
+  SLUICE_ASSIGN_OR_RETURN(policy.kind, ParseCachePolicyKind(m.kind()));
+  policy.budget = m.budget();
+  policy.sinks = m.sinks();
+  policy.window = m.window();
+  policy.pool = m.pool();
+  policy.decay = m.decay();
+  policy.by_age = m.by_age();
+  SLUICE_RETURN_IF_ERROR(Validate(policy));
+  return policy;
+}
+
 }  // namespace sluice

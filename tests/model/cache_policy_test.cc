@@ -1,6 +1,6 @@
 // Cache policies without a model: attention weights in, kept tokens out, against worked examples of an independent
 // implementation and against sorting everything at every step.
-#include "model/cache_policy.h"
+#include "common/cache_policy.h"
 
 #include <algorithm>
 #include <cmath>
@@ -11,7 +11,9 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "model/kept_prompt.h"
 #include "model/kept_slots.h"
+#include "model/kept_tokens.h"
 #include "nlohmann/json.hpp"
 
 namespace sluice {
@@ -308,6 +310,67 @@ TEST(CachePolicy, AStepMayHaveManyTokensUntilOneHasToLeave) {
   slots.FinishStep(2);
   EXPECT_EQ(slots.StepMax(), 1);
   EXPECT_EQ(slots.dropped(), 0);
+}
+
+// Scores of a prompt that differ by layer and list.
+std::vector<float> SomeScores(int layer, int lists, int64_t tokens) {
+  std::mt19937 random(static_cast<uint32_t>(layer));
+  std::vector<float> scores;
+  for (int64_t i = 0; i < lists * tokens; ++i) scores.push_back(static_cast<float>(random() % 100) / 8);
+  return scores;
+}
+
+KeptSlots OfAPrompt(const CachePolicy& policy, const KvLayout& layout, int64_t tokens) {
+  KeptSlots kept(policy, layout, policy.Slots(tokens, 8));
+  for (int layer = 0; layer < layout.layers; ++layer) {
+    kept.KeepPrompt(layer, tokens, SomeScores(layer, kept.lists(), tokens).data(), tokens);
+  }
+  kept.FinishPrompt(tokens);
+  return kept;
+}
+
+TEST(KeptPrompt, TravelsWithPositionsAndScores) {
+  for (const KvLayout& layout : {KvLayout::Gqa(3, 2, 16), KvLayout::Mla(2, 64, 16)}) {
+    for (const CachePolicy& policy : Policies()) {
+      for (const int64_t tokens : {1, 9, 12, 40}) {
+        SCOPED_TRACE(absl::StrCat(ToString(policy), " of ", tokens));
+        const KeptSlots sent = OfAPrompt(policy, layout, tokens);
+        const proto::KeptPrompt message = ToProto(sent, layout);
+        EXPECT_LE(message.ByteSizeLong(), KeptPromptBytesMax(policy, layout, tokens));
+        auto got = FromProto(message, policy, layout, tokens, policy.Slots(tokens, 8));
+        ASSERT_TRUE(got.ok()) << got.status();
+        EXPECT_EQ(got->position(), tokens);
+        EXPECT_EQ(got->held(), sent.held());
+        for (int layer = 0; layer < layout.layers; ++layer) {
+          for (int list = 0; list < sent.lists(); ++list) {
+            EXPECT_EQ(got->Positions(layer, list), sent.Positions(layer, list));
+            EXPECT_EQ(got->Scores(layer, list), sent.Scores(layer, list));
+            EXPECT_EQ(got->SlotFor(layer, list, 0), sent.SlotFor(layer, list, 0));
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(KeptPrompt, WhatNoPolicyKeepsIsRefusedByNameAndValue) {
+  const KvLayout layout = KvLayout::Gqa(2, 2, 16);
+  const CachePolicy policy = {.kind = CachePolicyKind::kH2o, .budget = 8, .sinks = 2, .window = 3};
+  const proto::KeptPrompt good = ToProto(OfAPrompt(policy, layout, 20), layout);
+  const auto problem = [&](const auto& change) {
+    proto::KeptPrompt message = good;
+    change(message);
+    return std::string(FromProto(message, policy, layout, 20, 9).status().message());
+  };
+  EXPECT_EQ(problem([](auto&) {}), "");
+  EXPECT_THAT(problem([](auto& m) { m.mutable_lists()->RemoveLast(); }), HasSubstr("of 3 lists, not 4"));
+  EXPECT_THAT(problem([](auto& m) { m.mutable_lists(2)->add_steps(1); }),
+              HasSubstr("list 2: 9 positions and 8 scores"));
+  EXPECT_THAT(problem([](auto& m) { m.mutable_lists(1)->clear_scores(); }), HasSubstr("8 positions and 0 scores"));
+  EXPECT_THAT(problem([](auto& m) { m.mutable_lists(1)->set_steps(7, 4000000000u); }), HasSubstr("in a prompt of 20"));
+  EXPECT_THAT(problem([](auto& m) { m.mutable_lists(1)->set_steps(3, 0); }), HasSubstr("in a prompt of 20"));
+  EXPECT_THAT(problem([](auto& m) { m.mutable_lists(0)->set_steps(0, 1); }), HasSubstr("list 0: "));
+  EXPECT_THAT(problem([](auto& m) { m.mutable_lists(3)->set_scores(5, NAN); }), HasSubstr("list 3: a score is nan"));
 }
 
 TEST(CachePolicySpec, ResolvesForThePrompt) {

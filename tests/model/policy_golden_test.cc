@@ -5,6 +5,7 @@
 
 #include "gmock/gmock.h"
 #include "model/kept_rows.h"
+#include "model/kept_tokens.h"
 #include "nlohmann/json.hpp"
 #include "tests/model/golden_fixture.h"
 

@@ -14,7 +14,6 @@
 #include <string_view>
 #include <vector>
 
-#include "absl/types/span.h"
 #include "common/status.h"
 
 namespace sluice {
@@ -30,7 +29,8 @@ StatusOr<CachePolicyKind> ParseCachePolicyKind(std::string_view name);
 // A policy with all its numbers, for one prompt.
 struct CachePolicy {
   CachePolicyKind kind = CachePolicyKind::kFull;
-  int64_t budget = 0;   // slots between steps, of each list (see KeptSlots); of snapkv after the prompt; 0 in full
+  int64_t budget =
+      0;  // slots between steps, of each list (see model/kept_slots.h); of snapkv after the prompt; 0 in full
   int64_t sinks = 0;    // tokens at positions below stay
   int64_t window = 0;   // so many newest tokens stay; in snapkv the prompt's, whose queries rank the others
   int pool = 1;         // snapkv: scores are averaged over so many neighbours; odd
@@ -58,25 +58,6 @@ struct CachePolicy {
 std::string ToString(const CachePolicy& policy);
 // Every contradiction at once, with the values.
 Status Validate(const CachePolicy& policy);
-
-// Positions of a prompt of `tokens` tokens that one list keeps, ascending. `scores`, where the policy ranks, has a
-// value for each of them: the sum over the scored queries of the attention weights' mean over the list's query heads. A
-// score that is no number ranks last.
-std::vector<int32_t> KeepOfPrompt(const CachePolicy& policy, int64_t tokens, absl::Span<const float> scores);
-
-// What snapkv ranks a prompt's tokens before the window by: scores over the number of queries, averaged over `pool`
-// neighbours, zero beyond both ends. [tokens - window].
-std::vector<float> PooledMeans(const CachePolicy& policy, int64_t tokens, absl::Span<const float> scores);
-
-// The slot whose token leaves after the step of the token at `newest`: of equal scores the later token's. `positions`
-// and `scores` are by slot, in any order.
-// REQUIRES: bounded(), and one slot more than the budget.
-int64_t SlotToLeave(const CachePolicy& policy, absl::Span<const int32_t> positions, absl::Span<const float> scores,
-                    int64_t newest);
-
-// sink-window: where the query of the token at `position` is rotated to when it meets a key of a sink. Other keys meet
-// it where it is: among themselves, and from it, the window's distances are right as they are.
-int64_t SinkQueryPosition(const CachePolicy& policy, int64_t position);
 
 // A policy as flags and requests name it; numbers that are not given follow from the others.
 struct CachePolicySpec {
