@@ -26,6 +26,17 @@ class ServeCommand final : public Subcommand {
         ->group("Prefill and decode processes");
     AddPassed("--kv-wire", "auto|store|CODEC", "How KV travels from prefill to decode", &options_.prefill_flags);
     AddPassed("--send", "layer|chunk|prompt", "When KV leaves prefill", &options_.prefill_flags);
+    for (const auto& [flag, type, help] :
+         {std::tuple("--cache-policy", "POLICY", "Whose KV decode keeps: full, sink-window, h2o, snapkv or tova"),
+          std::tuple("--cache-budget", "SLOTS|%",
+                     "How many tokens stay: a number, or a share of the prompt such as 20%"),
+          std::tuple("--sinks", "TOKENS", "First tokens that stay"),
+          std::tuple("--window", "TOKENS", "Newest tokens that stay"),
+          std::tuple("--score-decay", "X", "h2o: what is left of a token's score at each step"),
+          std::tuple("--request-policies", "POLICY,", "Policies that a request may name beside that")}) {
+      AddPassed(flag, type, help, &options_.decode_flags);
+      app_->get_option(flag)->group("Cache");
+    }
     AddPassed("--model-name", "NAME", "What clients call the model", &options_.gateway_flags);
     AddPassed("--queue-timeout", "DURATION", "Waiting for room in a KV cache; then 429", &options_.gateway_flags);
     AddPassed("--prefill-queue-max", "DURATION",

@@ -112,6 +112,11 @@ void AddDecodeFlags(CLI::App& app, DecodeOptions* options) {
   AddModelFlags(app, options);
   Group(app, "KV cache")
       .Milliseconds("--prefix-cache-keep", &options->prefix_cache_keep_ms, "How long they keep them without use");
+  AddCachePolicyFlags(app, &options->policy);
+  Group(app, "Cache")
+      .Add("--request-policies", &options->request_policies,
+           "Policies that a request may name beside that, as long as it needs no more room")
+      ->type_name("POLICY,");
   Group network(app, "Network");
   network.Add("--listen", &options->listen, "Control (gRPC), host:port; port 0 picks one")->type_name("ADDRESS");
   network.Add("--kv-listen", &options->kv_listen, "Where prefill processes send KV")->type_name("ADDRESS");

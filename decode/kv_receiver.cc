@@ -49,7 +49,7 @@ void KvReceiver::Start(Transport* transport) {
 
 void KvReceiver::Open(ExpectedTransfer expected) {
   const ReservationId id = expected.key.reservation;
-  Transfer transfer(pool_->options().layout.layers, expected.handoff.kv_from_token, expected.handoff.prompt_tokens);
+  Transfer transfer(pool_->options().layout.layers, expected.handoff.kv_from_token, expected.handoff.kv_tokens);
   absl::MutexLock lock(&mutex_);
   const bool inserted =
       open_.try_emplace(id, OpenTransfer{.expected = std::move(expected), .transfer = std::move(transfer)}).second;
@@ -280,10 +280,10 @@ Status KvReceiver::Check(const KvFrameHeader& header, const ExpectedTransfer& ex
                                                        ", taken here: ", absl::StrJoin(taken, ", ")));
       }
       return CheckKvHeader(header, pool_->options().layout, layout_hash_, expected.handoff.kv_from_token,
-                           expected.handoff.prompt_tokens);
+                           expected.handoff.kv_tokens);
     }
     case FrameKind::kCommit:
-      payload_bytes_max = HandoffRecordBytesMax(expected.handoff.prompt_tokens, expected.handoff.n);
+      payload_bytes_max = HandoffRecordBytesMax(expected.handoff);
       break;
     case FrameKind::kAbort:
       payload_bytes_max = kTransferResultBytesMax;

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "model/kv_layout.h"
 #include "transport/fault_policy.h"
 
@@ -11,7 +12,23 @@ namespace sluice {
 
 namespace {
 constexpr int64_t kCreditBytesMin = int64_t{1} << 16;
+
+// The names of a list, each checked.
+StatusOr<std::vector<CachePolicyKind>> ParsePolicies(const std::string& names) {
+  std::vector<CachePolicyKind> kinds;
+  for (const absl::string_view name : absl::StrSplit(names, ',', absl::SkipEmpty())) {
+    SLUICE_ASSIGN_OR_RETURN(const CachePolicyKind kind, ParseCachePolicyKind({name.data(), name.size()}));
+    kinds.push_back(kind);
+  }
+  return kinds;
+}
 }  // namespace
+
+std::vector<CachePolicyKind> DecodeOptions::Policies() const {
+  std::vector<CachePolicyKind> kinds = *ParsePolicies(request_policies);
+  kinds.push_back(policy.kind);
+  return kinds;
+}
 
 Status DecodeOptions::Validate() const {
   std::vector<std::string> problems;
@@ -41,6 +58,9 @@ Status DecodeOptions::Validate() const {
   };
   a_codec("kv_store", kv_store);
   a_codec("kv_wire", kv_wire);
+  if (const Status valid = sluice::Validate(policy); !valid.ok()) problems.emplace_back(valid.message());
+  if (const auto kinds = ParsePolicies(request_policies); !kinds.ok())
+    problems.push_back(absl::StrCat("request_policies: ", kinds.status().message()));
   at_least("prefix_cache_pages", prefix_cache_pages, -1);
   at_least("prefix_cache_keep_ms", prefix_cache_keep_ms, 1);
   at_least("local_prefill_tokens_max", local_prefill_tokens_max, 0);

@@ -13,11 +13,13 @@
 #include "common/clock.h"
 #include "common/metrics_server.h"
 #include "common/process.h"
+#include "common/proto/convert.h"
 #include "decode/metrics.h"
 #include "decode/service.h"
 #include "decode/staging.h"
 #include "decode/worker.h"
 #include "model/checkpoint/checkpoint.h"
+#include "model/kept_slots.h"
 #include "model/kv_body.h"
 #include "model/kv_pool.h"
 #include "model/memory_plan.h"
@@ -59,6 +61,8 @@ class DecodeProcess {
   Status StartService();
   proto::WorkerStatus Identity() const;
   TransformerOptions EngineOptions() const;
+  int64_t PoolSlots() const;
+  size_t KeptSlotsBytes() const;
   size_t CreditBytes() const { return static_cast<size_t>(options_.staging_bytes / options_.connections_max); }
 
   const DecodeOptions options_;
@@ -81,11 +85,27 @@ class DecodeProcess {
 };
 
 TransformerOptions DecodeProcess::EngineOptions() const {
+  const std::vector<CachePolicyKind> policies = options_.Policies();
+  const bool ranked = std::any_of(policies.begin(), policies.end(),
+                                  [](CachePolicyKind kind) { return CachePolicy{.kind = kind}.ranks_steps(); });
   return {.threads = options_.threads,
           .batch_tokens_max = options_.batch_tokens_max,
           .logit_rows_max = options_.batch_tokens_max,
-          .sequence_tokens_max = int64_t{kv_options_.pages} * kv_options_.page_tokens,
+          .sequence_tokens_max = PoolSlots(),
+          .ranked_slots_max = ranked ? PoolSlots() : 0,
           .exact = options_.exact};
+}
+
+int64_t DecodeProcess::PoolSlots() const { return int64_t{kv_options_.pages} * kv_options_.page_tokens; }
+
+// Of whatever requests the pool can hold, under the policy that takes most.
+size_t DecodeProcess::KeptSlotsBytes() const {
+  size_t bytes = 0;
+  for (const CachePolicyKind kind : options_.Policies()) {
+    if (kind == CachePolicyKind::kFull) continue;
+    bytes = std::max(bytes, KeptSlots::Bytes({.kind = kind}, kv_options_.layout, PoolSlots()));
+  }
+  return bytes;
 }
 
 proto::WorkerStatus DecodeProcess::Identity() const {
@@ -97,6 +117,7 @@ proto::WorkerStatus DecodeProcess::Identity() const {
   identity.set_model_hash(checkpoint_->model_hash());
   *identity.mutable_layout() = ToProto(kv_options_.layout);
   identity.set_page_tokens(static_cast<uint32_t>(kv_options_.page_tokens));
+  *identity.mutable_policy() = ToProto(options_.policy);
   identity.set_local_prefill_tokens_max(static_cast<uint32_t>(options_.local_prefill_tokens_max));
   identity.set_store_codec(std::string(Name(kv_options_.codec)));
   for (const KvCodec codec : wire_codecs_) identity.add_wire_codecs(std::string(Name(codec)));
@@ -139,8 +160,9 @@ Status DecodeProcess::LoadModel() {
 Status DecodeProcess::TakeMemory() {
   SLUICE_ASSIGN_OR_RETURN(const Transformer::Memory model, Transformer::Plan(*checkpoint_, EngineOptions()));
   SLUICE_ASSIGN_OR_RETURN(const MachineMemory machine, ReadMachineMemory());
-  const MemoryPlan plan =
-      MakeMemoryPlan(machine, model, kv_options_, {{"staging", static_cast<size_t>(options_.staging_bytes)}});
+  const MemoryPlan plan = MakeMemoryPlan(
+      machine, model, kv_options_,
+      {{"staging", static_cast<size_t>(options_.staging_bytes)}, {"positions and scores", KeptSlotsBytes()}});
   spdlog::info("memory: {}", plan.ToString());
   metrics_.memory_planned_bytes.Set(static_cast<double>(plan.total_bytes()));
   SLUICE_RETURN_IF_ERROR(CheckFits(plan, machine, std::nullopt));
@@ -188,6 +210,8 @@ Status DecodeProcess::StartWorker(double prefill_tokens_per_s) {
       .local_prefill_chunk_tokens = ChunkTokens(),
       .prefill_tokens_per_s_guess = prefill_tokens_per_s,
       .identity = Identity(),
+      .policy = options_.policy,
+      .request_policies = options_.Policies(),
       .store = kv_options_.codec,
       .wire = wire_codecs_,
       .connections_max = options_.connections_max,
@@ -195,7 +219,8 @@ Status DecodeProcess::StartWorker(double prefill_tokens_per_s) {
   const ModelFacts facts = {.tokenizer = tokenizer_.get(),
                             .eos_ids = config.eos_ids,
                             .vocab_size = config.vocab_size,
-                            .context_tokens_max = config.context_tokens_max};
+                            .context_tokens_max = config.context_tokens_max,
+                            .layout = kv_options_.layout};
   worker_ = std::make_unique<Worker>(
       std::move(worker_options), facts, key_,
       [this, stored = StoreCounts(kv_options_.codec, &metrics_.stored_values_saturated,

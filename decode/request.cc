@@ -4,21 +4,37 @@
 #include <utility>
 
 #include "common/proto/convert.h"
+#include "model/kept_prompt.h"
 
 namespace sluice::decode {
 
 Request::Request(const ModelFacts* model, RequestId id, int64_t prompt_tokens, const SamplingParams& sampling,
-                 std::shared_ptr<TokenStream> stream, std::vector<TokenId> prompt, int64_t cached_tokens)
+                 std::shared_ptr<TokenStream> stream, std::vector<TokenId> prompt, int64_t cached_tokens,
+                 const CachePolicy& policy)
     : model_(model),
       id_(id),
       expected_{.request = id,
                 .prompt_tokens = static_cast<int>(prompt_tokens),
                 .kv_from_token = static_cast<int>(cached_tokens),
+                .kv_tokens = static_cast<int>(policy.Kept(prompt_tokens)),
                 .n = sampling.n,
                 .max_tokens = sampling.max_tokens,
-                .vocab_size = model->vocab_size},
+                .vocab_size = model->vocab_size,
+                .kept_bytes_max = KeptPromptBytesMax(policy, model->layout, prompt_tokens)},
       stream_(std::move(stream)),
-      prompt_(std::move(prompt)) {}
+      prompt_(std::move(prompt)),
+      policy_(policy) {}
+
+// One for each choice that goes on, all from the same prompt.
+StatusOr<std::vector<KeptSlots>> Request::TakeKept(const proto::HandoffRecord& record) const {
+  const bool any_goes_on = std::any_of(record.choices().begin(), record.choices().end(),
+                                       [](const auto& choice) { return choice.finish() == proto::FINISH_NONE; });
+  if (policy_.kind == CachePolicyKind::kFull || !any_goes_on) return std::vector<KeptSlots>();
+  const int64_t slots = policy_.Slots(expected_.prompt_tokens, expected_.max_tokens - 1);
+  StatusOr<KeptSlots> kept = FromProto(record.kept(), policy_, model_->layout, expected_.prompt_tokens, slots);
+  if (!kept.ok()) return absl::DataLossError(kept.status().message());
+  return std::vector<KeptSlots>(static_cast<size_t>(record.choices_size()), *kept);
+}
 
 Status Request::Begin(absl::Time now, proto::HandoffRecord record) {
   SLUICE_CHECK(choices_.empty());
@@ -38,8 +54,12 @@ Status Request::Begin(absl::Time now, proto::HandoffRecord record) {
     SLUICE_ASSIGN_OR_RETURN(Generation choice, Generation::Resume(&context_, state));
     choices.push_back(std::move(choice));
   }
+  SLUICE_ASSIGN_OR_RETURN(kept_, TakeKept(record));
   choices_ = std::move(choices);
   usage_ = record.usage();
+  kv_.set_tokens_sent(record.kv_tokens() - record.kv_from_token());
+  kv_.set_tokens_skipped(static_cast<uint32_t>(expected_.prompt_tokens - expected_.kv_tokens));
+  kv_.set_bytes_wire(record.kv_wire_bytes());
   times_ = record.times();
   times_.set_transfer_us(absl::ToInt64Microseconds(now - first_arrival_));
   for (int i = 0; i < this->choices(); ++i) {
@@ -90,6 +110,7 @@ void Request::Send(int choice, proto::GenerateEvent event, bool last) {
     usage_.set_completion_tokens(completion_tokens);
     *event.mutable_usage() = usage_;
     *event.mutable_times() = times_;
+    *event.mutable_kv() = kv_;
     event.set_last(true);
   }
   stream_->Push(std::move(event));

@@ -16,6 +16,7 @@
 #include "decode/token_stream.h"
 #include "model/generation.h"
 #include "model/handoff.h"
+#include "model/kept_slots.h"
 #include "model/text/tokenizer.h"
 
 namespace sluice::decode {
@@ -26,14 +27,17 @@ struct ModelFacts {
   std::vector<TokenId> eos_ids;
   int vocab_size = 0;
   int64_t context_tokens_max = 0;
+  KvLayout layout;
 };
 
 class Request {
  public:
   // `stream` is shared with the call that reads it.
-  // `prompt` may be empty: then it is what the handoff says. Decode has the KV of its first `cached_tokens` tokens.
+  // `prompt` may be empty: then it is what the handoff says. Decode has the KV of its first `cached_tokens` tokens, and
+  // keeps of it what `policy` says.
   Request(const ModelFacts* model, RequestId id, int64_t prompt_tokens, const SamplingParams& sampling,
-          std::shared_ptr<TokenStream> stream, std::vector<TokenId> prompt = {}, int64_t cached_tokens = 0);
+          std::shared_ptr<TokenStream> stream, std::vector<TokenId> prompt = {}, int64_t cached_tokens = 0,
+          const CachePolicy& policy = {});
 
   RequestId id() const { return id_; }
   const HandoffExpectation& expected() const { return expected_; }
@@ -57,6 +61,8 @@ class Request {
   // The token to run next and its position. REQUIRES: !Finished(choice).
   const TokenId& LastToken(int choice) const;
   int64_t LastPosition(int choice) const;
+  // Its slots; null where the policy is full.
+  KeptSlots* kept(int choice) { return kept_.empty() ? nullptr : &kept_[static_cast<size_t>(choice)]; }
   // The tokens whose KV was computed: the prompt and all that was generated but the last.
   std::vector<TokenId> TokensWithKv(int choice) const;
 
@@ -65,6 +71,7 @@ class Request {
   Status Step(int choice, absl::Span<const float> logits);
 
  private:
+  StatusOr<std::vector<KeptSlots>> TakeKept(const proto::HandoffRecord& record) const;
   void Send(int choice, proto::GenerateEvent event, bool last);
 
   const ModelFacts* model_;
@@ -72,13 +79,16 @@ class Request {
   const HandoffExpectation expected_;
   const std::shared_ptr<TokenStream> stream_;
   const std::vector<TokenId> prompt_;
+  const CachePolicy policy_;
 
   absl::Time first_arrival_ = absl::InfiniteFuture();
 
   GenerationContext context_;  // of the choices; its address is part of them
   std::vector<Generation> choices_;
+  std::vector<KeptSlots> kept_;  // likewise by choice, of those that go on under a policy
   proto::Usage usage_;
   proto::StageTimes times_;
+  proto::KvSent kv_;
 };
 
 }  // namespace sluice::decode

@@ -68,14 +68,10 @@ std::optional<ReservationState> Next(ReservationState from, ReservationEvent eve
 namespace {
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-int64_t SlotsOfAChoice(const PageDemand& demand) { return demand.prompt_tokens + demand.max_tokens - 1; }
-
-int64_t PagesOfAChoice(const PageDemand& demand, int page_tokens) {
-  return CeilDiv(SlotsOfAChoice(demand), page_tokens);
-}
+int64_t PagesOfAChoice(const PageDemand& demand, int page_tokens) { return CeilDiv(demand.slots(), page_tokens); }
 
 int64_t UnsharedPagesOfAChoice(const PageDemand& demand, int page_tokens) {
-  return PagesOfAChoice(demand, page_tokens) - demand.prompt_tokens / page_tokens;
+  return PagesOfAChoice(demand, page_tokens) - (demand.full() ? demand.prompt_tokens / page_tokens : 0);
 }
 }  // namespace
 
@@ -103,6 +99,9 @@ StatusOr<std::variant<const Reservation*, NoRoom>> Reservations::Reserve(absl::T
     return absl::ResourceExhaustedError(
         absl::StrCat(by_id_.size(), " reservations are held, the limit is ", options_.reservations_max));
   }
+  // What a policy lets go of was chosen by attention over all of the prompt: nothing is reused, and nothing left
+  // behind.
+  if (!demand.full()) prompt = {};
   // Not the last token: prefill computes it in any case, for its logits.
   if (!prompt.empty()) prompt.remove_suffix(1);
   PrefixTree::Hit hit = prefixes_.Match(now, kFullPolicy, prompt, coarseness_max);
@@ -201,7 +200,7 @@ bool Reservations::OnFinish(absl::Time now, ReservationId id) {
 Status Reservations::ExchangePromptPages(ReservationId id) {
   Reservation& reservation = by_id_.at(id);
   const int cached = pool_->PagesFor(reservation.cached_tokens);
-  const int pages = pool_->PagesFor(reservation.demand.prompt_tokens) - cached;
+  const int pages = pool_->PagesFor(reservation.demand.prompt_slots()) - cached;
   prefixes_.Evict(pages - pool_->pages_free());
   return reservation.choices[0].Exchange(cached, pages);
 }
@@ -214,7 +213,10 @@ Status Reservations::ForkChoices(ReservationId id) {
   // The spare pages go back and are taken again below by the same thread, so nobody else can get at them.
   reservation.spare.Release();
   while (static_cast<int>(reservation.choices.size()) < reservation.demand.choices) {
-    SLUICE_ASSIGN_OR_RETURN(PageLease fork, pool_->Fork(reservation.choices[0], reservation.demand.prompt_tokens));
+    const PageLease& prompt = reservation.choices[0];
+    SLUICE_ASSIGN_OR_RETURN(PageLease fork, reservation.demand.full()
+                                                ? pool_->Fork(prompt, reservation.demand.prompt_tokens)
+                                                : pool_->Copy(prompt, reservation.demand.prompt_slots()));
     const int pages = static_cast<int>(PagesOfAChoice(reservation.demand, page_tokens));
     SLUICE_RETURN_IF_ERROR(fork.Extend(pages - static_cast<int>(fork.pages().size())));
     reservation.choices.push_back(std::move(fork));
@@ -229,6 +231,7 @@ void Reservations::ReleaseChoice(absl::Time now, ReservationId id, int choice, a
   // Choices that never got pages of their own (all ended before a fork) have nothing to give.
   if (choice >= static_cast<int>(reservation.choices.size())) return;
   PageLease& pages = reservation.choices[static_cast<size_t>(choice)];
+  if (!reservation.demand.full()) return pages.Release();
   const PrefixTree::Pin kept = prefixes_.Insert(now, kFullPolicy, tokens, pages.pages(), reservation.coarseness);
   pages.Release();
   // The other choices still share the prompt's pages.

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "common/cache_policy.h"
 #include "common/ids.h"
 #include "common/status.h"
 #include "model/kv_pool.h"
@@ -56,9 +57,15 @@ struct PageDemand {
   int64_t prompt_tokens = 0;
   int64_t max_tokens = 0;  // generated tokens a choice, the first included; already clipped to the context
   int choices = 1;
+  CachePolicy policy;
+
+  bool full() const { return policy.kind == CachePolicyKind::kFull; }
+  int64_t prompt_slots() const { return policy.Kept(prompt_tokens); }
+  // Slots of a choice at most. The last generated token is never fed back, so its KV needs none.
+  int64_t slots() const { return policy.Slots(prompt_tokens, max_tokens - 1); }
 };
-// Pages of a worst case: all of choice 0, and what the other choices cannot share with it. The last generated token is
-// never fed back, so its KV needs no slot.
+// Pages of a worst case: all of choice 0, and what the other choices cannot share with it: under a cache policy all of
+// theirs, since each writes over slots of the prompt.
 int64_t PagesNeeded(const PageDemand& demand, int page_tokens);
 
 struct Reservation {
@@ -131,8 +138,8 @@ class Reservations {
   // with nothing changed, where the pool has too few. Shared pages stay: nobody writes them. REQUIRES: not running yet.
   Status ExchangePromptPages(ReservationId id);
 
-  // Gives choices 1.. page tables of their own out of the spare pages; the first `kv_tokens` tokens are shared, whole
-  // pages in place. REQUIRES: running, not forked before, kv_tokens equals the prompt.
+  // Gives choices 1.. page tables of their own out of the spare pages; the prompt's whole pages are shared in place, or
+  // under a cache policy copied. REQUIRES: running, not forked before.
   Status ForkChoices(ReservationId id);
   // Gives the pages of one choice back, before the others have ended or after. `tokens`, the prompt's first, are those
   // whose KV is in them: whole pages of them stay in the cache for whoever goes on from there.

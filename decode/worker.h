@@ -53,6 +53,8 @@ struct WorkerOptions {
   double prefill_tokens_per_s_guess = 0;  // of computing them, until measured
   // Who we are: role, epoch, model and layout. GetStatus adds what changes.
   proto::WorkerStatus identity;
+  CachePolicySpec policy;                         // of requests that name none
+  std::vector<CachePolicyKind> request_policies;  // that they may name
   KvCodec store = KvCodec::kBf16;
   std::vector<KvCodec> wire;  // that it takes
   int connections_max = 0;
@@ -147,6 +149,7 @@ class Worker {
   void Handle(StopOrder);
 
   Status CheckPrompt(const proto::ReserveRequest& request) const;
+  StatusOr<CachePolicy> PolicyOf(const proto::ReserveRequest& request, int64_t max_tokens) const;
   StatusOr<proto::ReserveReply> TryReserve(const proto::ReserveRequest& request);
   LocalPrefillFacts Facts(const proto::ShipTime& ship, const Reservation& reservation) const;
   proto::ReserveReply TakeOn(const Reservation& reservation, const proto::ReserveRequest& request);
@@ -177,7 +180,7 @@ class Worker {
   void FinishPrefill(absl::Span<const float> logits);
   void RunBatch(const std::vector<std::pair<ReservationId, int>>& chosen);
   void RunAlone(ReservationId id, int choice);
-  SequenceChunk ChunkOf(ReservationId id, int choice) const;
+  SequenceChunk ChunkOf(ReservationId id, int choice);
   void OnLogits(ReservationId id, int choice, absl::Span<const float> logits);
 
   void UpdateGauges();

@@ -39,6 +39,26 @@ Status Worker::CheckPrompt(const proto::ReserveRequest& request) const {
   return absl::OkStatus();
 }
 
+// The policy of a request, which may not need more room than the deployment's own would.
+StatusOr<CachePolicy> Worker::PolicyOf(const proto::ReserveRequest& request, int64_t max_tokens) const {
+  const int64_t tokens = request.prompt_tokens();
+  SLUICE_ASSIGN_OR_RETURN(const CachePolicy ours, Resolve(options_.policy, tokens));
+  if (!request.has_policy()) return ours;
+  SLUICE_ASSIGN_OR_RETURN(const CachePolicySpec spec, FromProto(request.policy()));
+  SLUICE_ASSIGN_OR_RETURN(const CachePolicy theirs, Resolve(spec, tokens));
+  if (theirs == ours) return ours;
+  const auto& allowed = options_.request_policies;
+  if (std::find(allowed.begin(), allowed.end(), theirs.kind) == allowed.end()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("cache policy ", std::string(sluice::Name(theirs.kind)), " is none that a request may name here"));
+  }
+  const int64_t slots = theirs.Slots(tokens, max_tokens - 1);
+  const int64_t slots_max = ours.Slots(tokens, max_tokens - 1);
+  if (slots <= slots_max) return theirs;
+  return absl::InvalidArgumentError(absl::StrCat("cache policy ", ToString(theirs), " needs ", slots,
+                                                 " slots, this deployment's ", ToString(ours), " ", slots_max));
+}
+
 StatusOr<proto::ReserveReply> Worker::TryReserve(const proto::ReserveRequest& request) {
   const absl::Time now = clock_->Now();
   const absl::Time deadline = absl::FromUnixMillis(request.deadline_unix_ms());
@@ -54,9 +74,10 @@ StatusOr<proto::ReserveReply> Worker::TryReserve(const proto::ReserveRequest& re
   SLUICE_RETURN_IF_ERROR(CheckPrompt(request));
   if (request.deadline_unix_ms() == 0) return absl::InvalidArgumentError("deadline_unix_ms is missing");
   if (deadline <= now) return absl::DeadlineExceededError("the request's deadline passed");
-  const PageDemand demand{.prompt_tokens = request.prompt_tokens(),
-                          .max_tokens = std::min<int64_t>(sampling.max_tokens, context - request.prompt_tokens()),
-                          .choices = sampling.n};
+  const int64_t max_tokens = std::min<int64_t>(sampling.max_tokens, context - request.prompt_tokens());
+  SLUICE_ASSIGN_OR_RETURN(const CachePolicy policy, PolicyOf(request, max_tokens));
+  const PageDemand demand{
+      .prompt_tokens = request.prompt_tokens(), .max_tokens = max_tokens, .choices = sampling.n, .policy = policy};
   SLUICE_ASSIGN_OR_RETURN(const auto outcome, reservations_.Reserve(now, RequestId{request.request_id()}, demand,
                                                                     deadline, request.prompt_ids(), link_coarseness_));
   if (const NoRoom* no_room = std::get_if<NoRoom>(&outcome)) {
@@ -75,9 +96,10 @@ StatusOr<proto::ReserveReply> Worker::TryReserve(const proto::ReserveRequest& re
   std::vector<TokenId> prompt(request.prompt_ids().begin(), request.prompt_ids().end());
   requests_.emplace(reservation.id,
                     std::make_unique<Request>(&model_, reservation.request, demand.prompt_tokens, sampling,
-                                              std::move(stream), std::move(prompt), reservation.cached_tokens));
-  const bool local =
-      request.has_ship() && request.prompt_ids_size() > 0 && PrefillsLocally(Facts(request.ship(), reservation));
+                                              std::move(stream), std::move(prompt), reservation.cached_tokens, policy));
+  // What a policy needs to know of a prompt, prefill tells.
+  const bool local = demand.full() && request.has_ship() && request.prompt_ids_size() > 0 &&
+                     PrefillsLocally(Facts(request.ship(), reservation));
   // What is not taken on is not measured: a rate that was low for a while must not keep everything away for ever.
   if (!local && request.has_ship())
     prefill_tokens_per_s_ += kRateRegained * std::max(0.0, options_.prefill_tokens_per_s_guess - prefill_tokens_per_s_);
@@ -134,7 +156,7 @@ proto::ReserveReply Worker::GiveUp(const Reservation& reservation) {
 }
 
 void Worker::OpenTransfer(const Reservation& reservation) {
-  const auto prompt_pages = static_cast<size_t>(pool_->PagesFor(reservation.demand.prompt_tokens));
+  const auto prompt_pages = static_cast<size_t>(pool_->PagesFor(reservation.demand.prompt_slots()));
   const auto cached_pages = static_cast<size_t>(pool_->PagesFor(reservation.cached_tokens));
   const absl::Span<const PageIndex> pages = reservation.choices[0].pages().subspan(0, prompt_pages);
   incoming_[reservation.id] = {reservation.tenure, pool_->Share(pages.subspan(cached_pages), LeaseFor::kQuiet)};
@@ -168,6 +190,7 @@ proto::ReserveReply Worker::Promise(const Reservation& reservation) {
   ticket.set_kv_address(transport_->address());
   ticket.set_prompt_tokens(static_cast<uint32_t>(reservation.demand.prompt_tokens));
   ticket.set_kv_from_token(static_cast<uint32_t>(reservation.cached_tokens));
+  if (!reservation.demand.full()) *ticket.mutable_policy() = ToProto(reservation.demand.policy);
   proto::ReserveReply reply;
   reply.set_ticket(Seal(ticket, key_));
   reply.set_reservation_id(reservation.id.value);

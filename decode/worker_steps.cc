@@ -183,13 +183,14 @@ void Worker::RunAlone(ReservationId id, int choice) {
   OnLogits(id, choice, *logits);
 }
 
-SequenceChunk Worker::ChunkOf(ReservationId id, int choice) const {
-  const Request& request = *requests_.at(id);
+SequenceChunk Worker::ChunkOf(ReservationId id, int choice) {
+  Request& request = *requests_.at(id);
   return {.tokens = absl::MakeConstSpan(&request.LastToken(choice), 1),
           .start_position = request.LastPosition(choice),
           .pages = reservations_.Find(id)->choices[static_cast<size_t>(choice)].pages(),
           .logits = LogitsFor::kLast,
-          .generated = true};
+          .generated = true,
+          .kept = request.kept(choice)};
 }
 
 void Worker::OnLogits(ReservationId id, int choice, absl::Span<const float> logits) {

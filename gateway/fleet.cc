@@ -3,11 +3,17 @@
 #include <algorithm>
 
 #include "absl/strings/str_join.h"
+#include "common/proto/convert.h"
 #include "spdlog/spdlog.h"
 
 namespace sluice {
 
 namespace {
+
+// One of a later version may know policies that we do not.
+CachePolicySpec PolicyOf(const proto::WorkerStatus& status) {
+  return status.has_policy() ? FromProto(status.policy()).value_or(CachePolicySpec()) : CachePolicySpec();
+}
 
 constexpr absl::Duration kProbationMin = absl::Milliseconds(500);
 constexpr absl::Duration kProbationMax = absl::Seconds(30);
@@ -158,6 +164,7 @@ WorkerSnapshot Fleet::Snapshot(const Worker& worker) const {
   out.pages_free = int64_t{status.kv_pages_free()} + status.kv_pages_cached();
   out.pages_cached = status.kv_pages_cached();
   out.local_prefill_tokens_max = status.local_prefill_tokens_max();
+  out.policy = PolicyOf(status);
   out.queued_prompt_tokens = static_cast<int64_t>(status.queued_prompt_tokens());
   out.prefill_tokens_per_s = status.prefill_tokens_per_s();
   out.transfer_tokens_per_s = status.transfer_tokens_per_s();
@@ -191,7 +198,7 @@ int64_t Fleet::context_tokens_max() const {
 
 void Fleet::PromisePages(int index, const RequestShape& shape) {
   Worker& decode = *decode_[index];
-  decode.promised.Add(PagesNeeded(shape, decode.status.page_tokens()));
+  decode.promised.Add(PagesNeeded(shape, decode.status.page_tokens(), PolicyOf(decode.status)));
 }
 
 std::unique_ptr<PromisedLoad::Hold> Fleet::PromisePrefill(int prefill, int64_t tokens) {

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <limits>
 
+#include "gateway/cache_policy_field.h"
+
 namespace sluice {
 
 namespace {
@@ -285,6 +287,14 @@ void ReadLogprobs(Reader& reader, OpenAiApi api, SamplingParams& sampling) {
   sampling.top_logprobs = top.value_or(0);
 }
 
+void ReadPolicy(Reader& reader, OpenAiRequest& out) {
+  const Json* value = reader.Find("cache_policy");
+  if (value == nullptr) return;
+  StatusOr<CachePolicySpec> spec = ReadCachePolicy(*value);
+  if (!spec.ok()) return reader.Fail(FieldError("cache_policy", std::string(spec.status().message())));
+  out.cache_policy = *spec;
+}
+
 void ReadSampling(Reader& reader, OpenAiApi api, int vocab_size, OpenAiRequest& out) {
   SamplingParams& s = out.sampling;
   reader.Read("temperature", &s.temperature);
@@ -313,6 +323,7 @@ void ReadSampling(Reader& reader, OpenAiApi api, int vocab_size, OpenAiRequest& 
   }
   ReadStop(reader, s);
   ReadStopTokenIds(reader, vocab_size, s);
+  ReadPolicy(reader, out);
   ReadLogitBias(reader, vocab_size, s);
   ReadLogprobs(reader, api, s);
 }

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "common/cache_policy.h"
 #include "common/ids.h"
 #include "common/sampling_params.h"
 #include "common/status.h"
@@ -36,6 +37,7 @@ struct OpenAiRequest {
   SamplingParams sampling;
   std::optional<int> max_tokens;  // as asked; sampling.max_tokens is set once the prompt's length is known
   std::optional<uint64_t> seed;   // as asked; sampling.seed is drawn otherwise
+  std::optional<CachePolicySpec> cache_policy;  // the deployment's otherwise
 
   bool stream = false;
   bool include_usage = false;     // stream_options.include_usage

@@ -111,7 +111,10 @@ Json TimingsObject(const AnswerTimings& t) {
               {"prefill_ms", t.prefill_ms},
               {"transfer_ms", t.transfer_ms},
               {"first_token_ms", t.first_token_ms},
-              {"total_ms", t.total_ms}};
+              {"total_ms", t.total_ms},
+              {"kv_tokens_sent", t.kv_tokens_sent},
+              {"kv_tokens_skipped", t.kv_tokens_skipped},
+              {"kv_bytes_wire", t.kv_bytes_wire}};
 }
 
 Json Text(const Tokens& tokens) {

@@ -34,6 +34,9 @@ struct AnswerTimings {
   double transfer_ms = 0;
   double first_token_ms = 0;  // from the request's arrival, seen by the gateway
   double total_ms = 0;
+  int64_t kv_tokens_sent = 0;     // of the prompt, from prefill to decode
+  int64_t kv_tokens_skipped = 0;  // that the cache policy did not want
+  int64_t kv_bytes_wire = 0;
 };
 
 // One choice, collected from the events of its stream.

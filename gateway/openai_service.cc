@@ -91,7 +91,7 @@ class OpenAiService::Completion final : public HttpExchange, public FlowClient {
   void OnDone(const proto::GenerateEvent& last) override {
     const proto::Usage& usage = last.usage();
     CountTokens(usage);
-    const AnswerTimings timings = Timings(last.times());
+    const AnswerTimings timings = Timings(last);
     const AnswerTimings* shown = return_timings_ ? &timings : nullptr;
     if (!writer_.has_value()) {
       return Send({.body = AnswerBody(head_, choices_, usage, prompt_ids_, shown), .headers = Headers()});
@@ -144,6 +144,7 @@ class OpenAiService::Completion final : public HttpExchange, public FlowClient {
                   FlowRequest{.id = id_,
                               .prompt_ids = std::move(prepared->prompt_ids),
                               .sampling = std::move(prepared->sampling),
+                              .policy = openai.cache_policy,
                               .timeout = absl::Milliseconds(options.request_timeout_ms),
                               .room_wait = absl::Milliseconds(options.room_wait_ms)},
                   this);
@@ -165,12 +166,16 @@ class OpenAiService::Completion final : public HttpExchange, public FlowClient {
     metrics.first_token_seconds.Observe(absl::ToDoubleSeconds(first_token_ - arrived_));
   }
 
-  AnswerTimings Timings(const proto::StageTimes& times) const {
+  AnswerTimings Timings(const proto::GenerateEvent& last) const {
+    const proto::StageTimes& times = last.times();
     return {.queued_ms = times.queued_us() / 1e3,
             .prefill_ms = times.prefill_us() / 1e3,
             .transfer_ms = times.transfer_us() / 1e3,
             .first_token_ms = absl::ToDoubleMilliseconds(first_token_ - arrived_),
-            .total_ms = absl::ToDoubleMilliseconds(service_->env_.loop->Now() - arrived_)};
+            .total_ms = absl::ToDoubleMilliseconds(service_->env_.loop->Now() - arrived_),
+            .kv_tokens_sent = last.kv().tokens_sent(),
+            .kv_tokens_skipped = last.kv().tokens_skipped(),
+            .kv_bytes_wire = static_cast<int64_t>(last.kv().bytes_wire())};
   }
 
   OpenAiService* const service_;

@@ -54,7 +54,8 @@ RequestFlow::~RequestFlow() { Step(FlowEvent::kClientLeft); }
 RequestShape RequestFlow::Shape() const {
   return {.prompt_tokens = static_cast<int64_t>(request_.prompt_ids.size()),
           .max_tokens = request_.sampling.max_tokens,
-          .n = request_.sampling.n};
+          .n = request_.sampling.n,
+          .policy = request_.policy};
 }
 
 FleetSnapshot RequestFlow::Snapshot() const {
@@ -318,6 +319,7 @@ void RequestFlow::RecordPrefill() {
 }
 
 void RequestFlow::RecordDecode() {
+  if (!keeps_all_) return;
   // Where every choice ends with its first token, prefill's, decode is sent no KV.
   if (event_.usage().completion_tokens() <= static_cast<uint32_t>(request_.sampling.n)) return;
   std::vector<TokenId> tokens = request_.prompt_ids;

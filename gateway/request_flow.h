@@ -28,9 +28,10 @@ struct FlowRequest {
   uint64_t id = 0;
   std::vector<TokenId> prompt_ids;
   SamplingParams sampling;
-  absl::Duration timeout;    // of the whole request
-  absl::Duration room_wait;  // of that, at most, waiting for KV pages
-  bool canary = false;       // a probe: leaves no trace in the metrics of requests
+  std::optional<CachePolicySpec> policy;  // decode's own otherwise
+  absl::Duration timeout;                 // of the whole request
+  absl::Duration room_wait;               // of that, at most, waiting for KV pages
+  bool canary = false;                    // a probe: leaves no trace in the metrics of requests
 };
 
 // Who gets the tokens. May destroy the flow, but not from within these calls.
@@ -135,6 +136,7 @@ class RequestFlow final : private AdmissionQueue::Waiter {
   std::unique_ptr<PromisedLoad::Hold> promise_;  // of the prompt, to the prefill of the route
   int prefill_page_tokens_ = 0;
   int decode_page_tokens_ = 0;
+  bool keeps_all_ = true;  // no cache policy lets tokens of it go
   std::optional<proto::ReserveReply> reservation_;
   Excluded excluded_;           // workers that have failed this request
   std::set<int> accusers_;      // prefill workers that said it was decode that failed it

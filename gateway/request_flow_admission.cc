@@ -83,6 +83,7 @@ void RequestFlow::TakeRoute(const FleetSnapshot& fleet, const Route& route) {
   ship_ = PredictShip(fleet, route_, Shape());
   prefill_page_tokens_ = fleet.prefill[route_.prefill].page_tokens;
   decode_page_tokens_ = fleet.decode[route_.decode].page_tokens;
+  keeps_all_ = PolicyWith(Shape(), fleet.decode[route_.decode].policy).kind == CachePolicyKind::kFull;
 }
 
 proto::ReserveRequest RequestFlow::ReservationWanted() const {
@@ -91,6 +92,7 @@ proto::ReserveRequest RequestFlow::ReservationWanted() const {
   request.set_prompt_tokens(static_cast<uint32_t>(request_.prompt_ids.size()));
   request.mutable_prompt_ids()->Assign(request_.prompt_ids.begin(), request_.prompt_ids.end());
   *request.mutable_sampling() = ToProto(request_.sampling);
+  if (request_.policy) *request.mutable_policy() = ToProto(*request_.policy);
   request.set_deadline_unix_ms(absl::ToUnixMillis(deadline_));
   // A canary is to show that the whole path works.
   if (!request_.canary) {

@@ -40,10 +40,14 @@ int64_t PagesSharedWithOthers(const WorkerSnapshot& decode) {
 using Rank = std::tuple<bool, bool, bool, double, int64_t>;
 Rank RankPair(const FleetSnapshot& fleet, const Route& route, const RequestShape& shape) {
   const WorkerSnapshot& decode = fleet.decode[route.decode];
-  const bool full = decode.pages_free < PagesNeeded(shape, decode.page_tokens) - PagesSharedWithOthers(decode);
+  const CachePolicy policy = PolicyWith(shape, decode.policy);
+  // Nothing that is cached serves a request that lets tokens go.
+  const bool keeps_all = policy.kind == CachePolicyKind::kFull;
+  const int64_t needed = PagesNeeded(shape, decode.page_tokens, decode.policy);
+  const bool full = decode.pages_free < needed - (keeps_all ? PagesSharedWithOthers(decode) : 0);
   const double used = decode.pages_total > 0 ? 1.0 - static_cast<double>(decode.pages_free) / decode.pages_total : 0.0;
   const ShipPrediction ship = PredictShip(fleet, route, shape);
-  const auto sent = static_cast<double>(shape.prompt_tokens - decode.cached_tokens);
+  const auto sent = static_cast<double>(policy.Kept(shape.prompt_tokens) - (keeps_all ? decode.cached_tokens : 0));
   const double seconds = ship.queue_s + ship.compute_s + sent * ship.transfer_s_per_token;
   return {decode.suspect, full, fleet.prefill[route.prefill].suspect, seconds * (1.0 + used), -decode.pages_free};
 }
@@ -63,10 +67,17 @@ std::string WhyNone(absl::string_view role, const std::vector<WorkerSnapshot>& w
 
 }  // namespace
 
-int64_t PagesNeeded(const RequestShape& shape, int64_t page_tokens) {
+CachePolicy PolicyWith(const RequestShape& shape, const CachePolicySpec& of_decode) {
+  // What contradicts itself decode refuses; until then it counts as full.
+  return Resolve(shape.policy.value_or(of_decode), shape.prompt_tokens).value_or(CachePolicy());
+}
+
+int64_t PagesNeeded(const RequestShape& shape, int64_t page_tokens, const CachePolicySpec& of_decode) {
   if (page_tokens <= 0) return 0;
-  const int64_t all = (shape.prompt_tokens + shape.max_tokens - 1 + page_tokens - 1) / page_tokens;
-  const int64_t shared = shape.prompt_tokens / page_tokens;
+  const CachePolicy policy = PolicyWith(shape, of_decode);
+  const int64_t slots = policy.Slots(shape.prompt_tokens, shape.max_tokens - 1);
+  const int64_t all = (slots + page_tokens - 1) / page_tokens;
+  const int64_t shared = policy.kind == CachePolicyKind::kFull ? shape.prompt_tokens / page_tokens : 0;
   return all + (shape.n - 1) * (all - shared);
 }
 

@@ -3,10 +3,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "common/cache_policy.h"
 #include "common/proto/handoff.pb.h"
 #include "common/status.h"
 
@@ -28,6 +30,7 @@ struct WorkerSnapshot {
 
   int64_t queued_prompt_tokens = 0;      // prefill; with what was sent to it since its last report
   int64_t local_prefill_tokens_max = 0;  // decode; rests of prompts that it may compute itself
+  CachePolicySpec policy;                // decode; of requests that name none
   double prefill_tokens_per_s = 0.0;     // prefill; 0: not known yet
   double transfer_tokens_per_s = 0.0;  // prefill; whose handoff takes so long after the last one is computed; likewise
 
@@ -43,6 +46,7 @@ struct RequestShape {
   int64_t prompt_tokens = 0;
   int64_t max_tokens = 0;
   int n = 1;
+  std::optional<CachePolicySpec> policy;  // where the request names one
 };
 
 struct Excluded {
@@ -55,9 +59,12 @@ struct Route {
   int prefill = 0;
 };
 
-// Pages that decode leases for it: prompt and generation of the first choice, and of the others what they cannot share.
-// The last generated token is never fed back, so its KV needs no slot.
-int64_t PagesNeeded(const RequestShape& shape, int64_t page_tokens);
+// The request's policy with that decode.
+CachePolicy PolicyWith(const RequestShape& shape, const CachePolicySpec& of_decode);
+// Pages that decode leases for it: prompt and generation of the first choice, and of the others what they cannot share;
+// under a policy that lets tokens go, slots of each choice. The last generated token is never fed back, so its KV needs
+// no slot.
+int64_t PagesNeeded(const RequestShape& shape, int64_t page_tokens, const CachePolicySpec& of_decode = {});
 
 // Empty where KV of `prefill` can go to `decode`; otherwise what differs, with both values.
 std::string Mismatch(const WorkerSnapshot& prefill, const WorkerSnapshot& decode);

@@ -70,9 +70,9 @@ Status CheckChoices(const proto::HandoffRecord& record, const HandoffExpectation
     SLUICE_RETURN_IF_ERROR(CheckChoice(record.choices(i), i, expected));
     any_goes_on |= record.choices(i).finish() == proto::FINISH_NONE;
   }
-  const auto prompt_tokens = static_cast<uint64_t>(expected.prompt_tokens);
-  if (any_goes_on) return CheckEqual("kv_tokens", record.kv_tokens(), prompt_tokens);
-  return CheckAtMost("kv_tokens", record.kv_tokens(), prompt_tokens);
+  const auto kv_tokens = static_cast<uint64_t>(expected.kv_tokens);
+  if (any_goes_on) return CheckEqual("kv_tokens", record.kv_tokens(), kv_tokens);
+  return CheckAtMost("kv_tokens", record.kv_tokens(), kv_tokens);
 }
 
 Status CheckSampling(const proto::HandoffRecord& record, const HandoffExpectation& expected) {
@@ -139,13 +139,14 @@ std::vector<KvCodec> SharedWireCodecs(const proto::Hello& mine, const proto::Hel
   return shared;
 }
 
-size_t HandoffRecordBytesMax(int prompt_tokens, int n) {
+size_t HandoffRecordBytesMax(const HandoffExpectation& expected) {
   // A token id takes at most 10 bytes as a varint. A choice: its token with logprobs and text, and held text. The rest:
   // sampling with all of its lists at their limits.
   constexpr size_t kSamplingBytes =
       SamplingParams::kMaxLogitBias * 24 + SamplingParams::kMaxStops * (SamplingParams::kMaxStopBytes + 32) + 512;
   constexpr size_t kChoiceBytes = SamplingParams::kMaxTopLogprobs * 24 + 4 * SamplingParams::kMaxStopBytes + 1024;
-  return static_cast<size_t>(prompt_tokens) * 10 + static_cast<size_t>(n) * kChoiceBytes + kSamplingBytes + 1024;
+  return static_cast<size_t>(expected.prompt_tokens) * 10 + static_cast<size_t>(expected.n) * kChoiceBytes +
+         kSamplingBytes + expected.kept_bytes_max + 1024;
 }
 
 Status Validate(const proto::HandoffRecord& record, const HandoffExpectation& expected) {
@@ -168,7 +169,7 @@ Status Validate(const proto::HandoffRecord& record, const HandoffExpectation& ex
 }
 
 StatusOr<proto::HandoffRecord> ParseHandoffRecord(std::string_view bytes, const HandoffExpectation& expected) {
-  const size_t bytes_max = HandoffRecordBytesMax(expected.prompt_tokens, expected.n);
+  const size_t bytes_max = HandoffRecordBytesMax(expected);
   proto::HandoffRecord record;
   if (!Parse(bytes, bytes_max, &record))
     return absl::InternalError(absl::StrCat("not a handoff record of at most ", bytes_max, " bytes"));

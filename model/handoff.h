@@ -34,13 +34,15 @@ struct HandoffExpectation {
   RequestId request;
   int prompt_tokens = 0;
   int kv_from_token = 0;  // decode has the KV of the positions before it
+  int kv_tokens = 0;      // that the prompt's KV ends with: all of them, or the slots that a cache policy keeps
   int n = 1;              // choices that pages were reserved for
   int max_tokens = 1;     // likewise, of each choice
   int vocab_size = 0;
+  size_t kept_bytes_max = 0;  // of record.kept
 };
 
-// Bytes that no record of a prompt of `prompt_tokens` tokens with `n` choices exceeds.
-size_t HandoffRecordBytesMax(int prompt_tokens, int n);
+// Bytes that no record of the request exceeds.
+size_t HandoffRecordBytesMax(const HandoffExpectation& expected);
 
 // Internal (no correct sender makes one) naming the field with both values, where the record contradicts the
 // expectation or itself: ids outside the vocabulary, choices not 0..n-1, more or less than one token in one, KV missing

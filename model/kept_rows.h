@@ -7,8 +7,11 @@
 
 namespace sluice {
 
-// Copies the rows of each token that `kept` keeps from its position in `from` to its slot in `to`; the two may be the
-// same pages, which then are of this sequence alone. REQUIRES: FinishPrompt, and no step since.
+// Copies the rows of each token that `kept` keeps of a layer from its position in `from` to its slot in `to`; the two
+// may be the same pages, which then are of this sequence alone. REQUIRES: KeepPrompt of the layer, and no step since.
+void CopyKeptRows(KvPool& pool, int layer, absl::Span<const PageIndex> from, absl::Span<const PageIndex> to,
+                  const KeptSlots& kept);
+// Of all layers.
 void CopyKeptRows(KvPool& pool, absl::Span<const PageIndex> from, absl::Span<const PageIndex> to,
                   const KeptSlots& kept);
 

@@ -125,14 +125,24 @@ StatusOr<PageLease> KvPool::Fork(const PageLease& from, int64_t tokens) {
   const size_t whole = static_cast<size_t>(tokens / impl_->options.page_tokens);
   const bool partial = tokens % impl_->options.page_tokens != 0;
   SLUICE_ASSIGN_OR_RETURN(PageLease lease, Lease(partial ? 1 : 0));
-  if (partial) {
-    for (int layer = 0; layer < impl_->options.layout.layers; ++layer) {
-      std::memcpy(Plane(lease.pages_[0], layer, 0).codes, Plane(from.pages_[whole], layer, 0).codes, impl_->part_bytes);
-    }
-  }
+  if (partial) CopyPage(from.pages_[whole], lease.pages_[0]);
   lease.pages_.insert(lease.pages_.begin(), from.pages_.begin(), from.pages_.begin() + static_cast<ptrdiff_t>(whole));
   for (size_t i = 0; i < whole; ++i) impl_->Hold(lease.pages_[i], LeaseFor::kUse);
   return lease;
+}
+
+StatusOr<PageLease> KvPool::Copy(const PageLease& from, int64_t tokens) {
+  const auto pages = static_cast<size_t>(PagesFor(tokens));
+  SLUICE_CHECK(from.pool_ == this && pages <= from.pages_.size(), "tokens ", tokens);
+  SLUICE_ASSIGN_OR_RETURN(PageLease lease, Lease(static_cast<int>(pages)));
+  for (size_t i = 0; i < pages; ++i) CopyPage(from.pages_[i], lease.pages_[i]);
+  return lease;
+}
+
+void KvPool::CopyPage(PageIndex from, PageIndex to) {
+  for (int layer = 0; layer < impl_->options.layout.layers; ++layer) {
+    std::memcpy(Plane(to, layer, 0).codes, Plane(from, layer, 0).codes, impl_->part_bytes);
+  }
 }
 
 PageLease KvPool::Share(absl::Span<const PageIndex> pages, LeaseFor purpose) {

@@ -72,6 +72,8 @@ class KvPool {
   StatusOr<PageLease> Lease(int pages);  // ResourceExhausted with both numbers
   // A second lease for the first `tokens` tokens of `from`: whole pages are shared, a last partial page is copied.
   StatusOr<PageLease> Fork(const PageLease& from, int64_t tokens);
+  // Pages of their own with the first `tokens` tokens of `from`: for a sequence that writes over slots of its prompt.
+  StatusOr<PageLease> Copy(const PageLease& from, int64_t tokens);
   // Another lease of pages that are held already.
   PageLease Share(absl::Span<const PageIndex> pages, LeaseFor purpose);
 
@@ -93,6 +95,7 @@ class KvPool {
  private:
   friend class PageLease;
   struct Impl;
+  void CopyPage(PageIndex from, PageIndex to);
   explicit KvPool(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };

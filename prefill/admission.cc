@@ -36,6 +36,11 @@ Status CheckTogether(const proto::PrefillRequest& request, const proto::Ticket& 
   if (ticket.kv_from_token() > ticket.prompt_tokens())
     return absl::InvalidArgumentError(absl::StrCat("decode has the KV before token ", ticket.kv_from_token(),
                                                    ", the prompt has ", ticket.prompt_tokens()));
+  if (!ticket.has_policy()) return absl::OkStatus();
+  SLUICE_RETURN_IF_ERROR(FromProto(ticket.policy()).status());
+  if (ticket.kv_from_token() > 0)
+    return absl::InvalidArgumentError(
+        absl::StrCat("decode has the KV before token ", ticket.kv_from_token(), " and wants a choice of all of it"));
   return absl::OkStatus();
 }
 

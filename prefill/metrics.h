@@ -44,6 +44,8 @@ class PrefillMetrics {
   prometheus::Gauge& kv_pages_free;
   prometheus::Gauge& kv_pages_cached;
   prometheus::Gauge& connections;
+  prometheus::Counter& kv_tokens_sent;
+  prometheus::Counter& kv_tokens_skipped;
   prometheus::Gauge& kv_bytes_out;
   prometheus::Counter& prompt_tokens;
   prometheus::Counter& steps;

@@ -47,12 +47,18 @@ StatusOr<PromptId> Worker::Submit(proto::PrefillRequest request, proto::Ticket t
   prompt->deadline = absl::FromUnixMillis(request.deadline_unix_ms());
   prompt->request = std::move(request);
   prompt->ticket = std::move(ticket);
+  if (prompt->ticket.has_policy()) {
+    SLUICE_ASSIGN_OR_RETURN(prompt->policy, FromProto(prompt->ticket.policy()));
+  }
   prompt->done = std::move(done);
   const int64_t tokens = prompt->tokens();
   const int64_t pool_tokens = static_cast<int64_t>(pool_->pages_total()) * pool_->options().page_tokens;
-  if (tokens > pool_tokens)
-    return absl::OutOfRangeError(
-        absl::StrCat("the prompt has ", tokens, " tokens, prefill's KV pool holds ", pool_tokens));
+  if (PagesFor(*prompt) > pool_->pages_total()) {
+    const int64_t kept = prompt->policy.Kept(tokens);
+    return absl::OutOfRangeError(absl::StrCat("the prompt has ", tokens, " tokens",
+                                              kept < tokens ? absl::StrCat(" and ", kept, " kept of them") : "",
+                                              ", prefill's KV pool holds ", pool_tokens));
+  }
 
   absl::MutexLock lock(&mutex_);
   if (load_.draining) return absl::UnavailableError("prefill is draining");
@@ -178,7 +184,10 @@ void Worker::OnTransferEnded(PromptId id, const TransferReport& report) {
   if (!report.status.ok()) return Answer(prompt, report.status);
   prompt.times.set_transfer_us(absl::ToInt64Microseconds(report.handoff));
   metrics_->transfer_seconds.Observe(absl::ToDoubleSeconds(report.handoff));
-  CountHandedOver(prompt.tokens() - prompt.ticket.kv_from_token(), report.handoff);
+  const int64_t sent = prompt.policy.Kept(prompt.tokens()) - prompt.ticket.kv_from_token();
+  CountHandedOver(sent, report.handoff);
+  metrics_->kv_tokens_sent.Increment(static_cast<double>(sent));
+  metrics_->kv_tokens_skipped.Increment(static_cast<double>(prompt.tokens() - prompt.policy.Kept(prompt.tokens())));
   proto::PrefillReply reply;
   *reply.mutable_times() = prompt.times;
   reply.set_kv_bytes(report.kv_bytes);
@@ -188,22 +197,34 @@ void Worker::OnTransferEnded(PromptId id, const TransferReport& report) {
 PromptView Worker::View(const Prompt& prompt) const {
   return {.prompt_tokens = prompt.tokens(),
           .computed_tokens = prompt.computed_tokens,
-          .pages_needed = pool_->PagesFor(prompt.tokens()),
+          .pages_needed = PagesFor(prompt),
           .started = prompt.state == PromptState::kComputing,
           .cancelled = prompt.cancelled,
           .deadline = prompt.deadline};
 }
 
 absl::Span<const TokenId> Worker::Reusable(const Prompt& prompt) const {
-  return absl::MakeConstSpan(prompt.generation.prompt_ids).first(prompt.generation.prompt_ids.size() - 1);
+  const int64_t scored = prompt.policy.QueriesScored(prompt.tokens());
+  const int64_t reusable = prompt.tokens() - std::max<int64_t>(1, scored);
+  return absl::MakeConstSpan(prompt.generation.prompt_ids).first(static_cast<size_t>(reusable));
+}
+
+int Worker::PagesFor(const Prompt& prompt) const {
+  return pool_->PagesFor(prompt.tokens()) + Pruning::PagesFor(prompt.policy, *pool_, prompt.tokens());
 }
 
 void Worker::Start(Prompt& prompt, absl::Time now) {
   PrefixTree::Hit hit = prefixes_.Match(now, kFullPolicy, Reusable(prompt));
   const int fresh_pages = pool_->PagesFor(prompt.tokens()) - static_cast<int>(hit.pages.pages().size());
-  prefixes_.Evict(fresh_pages - pool_->pages_free());
+  const int kept_pages = Pruning::PagesFor(prompt.policy, *pool_, prompt.tokens());
+  prefixes_.Evict(fresh_pages + kept_pages - pool_->pages_free());
   SLUICE_CHECK(hit.pages.Extend(fresh_pages).ok() && Apply(prompt, PromptEvent::kStart));
   prompt.pages = std::move(hit.pages);
+  if (prompt.policy.kind != CachePolicyKind::kFull) {
+    StatusOr<PageLease> kept = pool_->Lease(kept_pages);
+    SLUICE_CHECK(kept.ok());
+    prompt.pruning = std::make_unique<Pruning>(prompt.policy, pool_, prompt.tokens(), *std::move(kept));
+  }
   prompt.pin = std::move(hit.pin);
   prompt.cached_tokens = prompt.computed_tokens = hit.tokens;
   prompt.started = now;
@@ -215,9 +236,10 @@ void Worker::Start(Prompt& prompt, absl::Time now) {
     absl::MutexLock lock(&mutex_);
     load_.queued_tokens -= hit.tokens;
   }
-  sender_->Begin({prompt.id.value}, prompt.ticket, {prompt.pages.pages().begin(), prompt.pages.pages().end()},
-                 prompt.deadline);
-  // What the cache had is as final as it will ever be.
+  const absl::Span<const PageIndex> sent = prompt.prunes() ? prompt.pruning->pages() : prompt.pages.pages();
+  sender_->Begin({prompt.id.value}, prompt.ticket, {sent.begin(), sent.end()}, prompt.deadline);
+  // What the cache had is as final as it will ever be, where all of it is sent.
+  if (prompt.prunes()) return;
   if (options_.send_when != SendWhen::kPrompt) SendAllLayers(prompt, 0, hit.tokens);
 }
 
@@ -231,15 +253,20 @@ void Worker::RunChunks(const std::vector<Chunk>& chunks, const std::vector<Promp
         {.tokens = ids.subspan(static_cast<size_t>(chunk.first_token), static_cast<size_t>(chunk.tokens)),
          .start_position = chunk.first_token,
          .pages = prompt.pages.pages(),
-         .logits = chunk.last ? LogitsFor::kLast : LogitsFor::kNone});
+         .logits = chunk.last ? LogitsFor::kLast : LogitsFor::kNone,
+         .scores = prompt.pruning != nullptr ? prompt.pruning->scores() : nullptr});
     tokens += chunk.tokens;
   }
   if (options_.send_when == SendWhen::kLayer) {
     batch.on_layer_stored = [&](int layer) {
-      for (const Chunk& chunk : chunks)
-        SendKv(*prompts[chunk.prompt], {.layer = layer, .first_token = chunk.first_token, .tokens = chunk.tokens});
+      for (const Chunk& chunk : chunks) {
+        const Prompt& prompt = *prompts[chunk.prompt];
+        if (prompt.prunes()) continue;
+        SendKv(prompt, {.layer = layer, .first_token = chunk.first_token, .tokens = chunk.tokens});
+      }
     };
   }
+  batch.on_layer_attended = [&](int layer) { OnLayerAttended(layer, chunks, prompts); };
   const absl::Time began = clock_->Now();
   const StatusOr<absl::Span<const float>> logits = forward_(batch);
   if (!logits.ok()) {
@@ -256,9 +283,20 @@ void Worker::RunChunks(const std::vector<Chunk>& chunks, const std::vector<Promp
     prompt.computed_tokens += chunk.tokens;
     if (chunk.last) {
       HandOff(prompt, chunk, logits->subspan(row++ * vocab, vocab));
-    } else if (options_.send_when == SendWhen::kChunk) {
+    } else if (options_.send_when == SendWhen::kChunk && !prompt.prunes()) {
       SendAllLayers(prompt, chunk.first_token, chunk.tokens);
     }
+  }
+}
+
+// Prompts that end with this step: what decode keeps of the layer is known now.
+void Worker::OnLayerAttended(int layer, const std::vector<Chunk>& chunks, const std::vector<Prompt*>& prompts) {
+  for (const Chunk& chunk : chunks) {
+    Prompt& prompt = *prompts[chunk.prompt];
+    if (prompt.pruning == nullptr || !chunk.last) continue;
+    prompt.pruning->KeepLayer(layer, prompt.pages.pages());
+    if (!prompt.prunes() || options_.send_when != SendWhen::kLayer) continue;
+    SendKv(prompt, {.layer = layer, .tokens = prompt.pruning->kept_tokens()});
   }
 }
 
@@ -278,7 +316,9 @@ void Worker::HandOff(Prompt& prompt, const Chunk& last, absl::Span<const float> 
   // Where every choice ends with its first token decode computes nothing and needs no KV.
   const uint32_t kv_from_token = prompt.ticket.kv_from_token();
   record.set_kv_from_token(kv_from_token);
-  record.set_kv_tokens(*all_finished ? kv_from_token : static_cast<uint32_t>(prompt.tokens()));
+  const int64_t sent = prompt.policy.Kept(prompt.tokens());
+  record.set_kv_tokens(*all_finished ? kv_from_token : static_cast<uint32_t>(sent));
+  if (prompt.pruning != nullptr) *record.mutable_kept() = prompt.pruning->Finish();
   record.mutable_usage()->set_prompt_tokens(static_cast<uint32_t>(prompt.tokens()));
   record.mutable_usage()->set_cached_tokens(static_cast<uint32_t>(prompt.cached_tokens));
   record.mutable_usage()->set_completion_tokens(static_cast<uint32_t>(prompt.generation.sampling.n));
@@ -286,8 +326,9 @@ void Worker::HandOff(Prompt& prompt, const Chunk& last, absl::Span<const float> 
   prompt.times.set_prefill_us(absl::ToInt64Microseconds(computing));
   metrics_->compute_seconds.Observe(absl::ToDoubleSeconds(computing));
   *record.mutable_times() = prompt.times;
-  if (!*all_finished && options_.send_when == SendWhen::kChunk) SendAllLayers(prompt, last.first_token, last.tokens);
-  if (!*all_finished && options_.send_when == SendWhen::kPrompt) SendAllLayers(prompt, 0, prompt.tokens());
+  const bool last_chunk = options_.send_when == SendWhen::kChunk && !prompt.prunes();
+  if (!*all_finished && last_chunk) SendAllLayers(prompt, last.first_token, last.tokens);
+  if (!*all_finished && !last_chunk && options_.send_when != SendWhen::kLayer) SendAllLayers(prompt, 0, sent);
   sender_->Commit({prompt.id.value}, std::move(record));
   SLUICE_CHECK(Apply(prompt, PromptEvent::kComputed));
 }
@@ -314,6 +355,7 @@ void Worker::Answer(Prompt& prompt, const StatusOr<proto::PrefillReply>& reply) 
   SLUICE_CHECK(prompt.state == PromptState::kEnded);
   const auto node = prompts_.extract(prompt.id);
   prompt.pages.Release();
+  prompt.pruning.reset();
   prompt.pin.Release();
   metrics_->requests(reply.status()).Increment();
   // The account is settled before the caller knows, so that whoever asks after the answer sees pages and room again.

@@ -28,6 +28,7 @@
 #include "prefill/lifecycle.h"
 #include "prefill/metrics.h"
 #include "prefill/options.h"
+#include "prefill/pruning.h"
 #include "prefill/scheduler.h"
 
 namespace sluice::prefill {
@@ -103,6 +104,8 @@ class Worker {
     int64_t computed_tokens = 0;  // those included
     PrefixTree::Pin pin;          // of the part of its pages that is in the cache
     PageLease pages;
+    CachePolicy policy;                // decode's
+    std::unique_ptr<Pruning> pruning;  // once it has started, under a policy other than full
     GenerationContext generation;
     bool cancelled = false;
     absl::Time arrival;
@@ -112,6 +115,7 @@ class Worker {
     Status why;  // it was given up
 
     int64_t tokens() const { return request.prompt_ids_size(); }
+    bool prunes() const { return pruning != nullptr && pruning->prunes(); }
   };
 
   void Accept(std::unique_ptr<Prompt> prompt);
@@ -120,9 +124,11 @@ class Worker {
   // Decides and starts prompts until no more can start; `prompts` is what the decision's numbers mean.
   Decision Decide(absl::Time now, std::vector<Prompt*>* prompts);
   PromptView View(const Prompt& prompt) const;
-  // What of it may come from the cache: not the last token, whose logits are wanted.
+  int PagesFor(const Prompt& prompt) const;
+  // What of it may come from the cache: not the last token, whose logits are wanted, nor those whose attention is.
   absl::Span<const TokenId> Reusable(const Prompt& prompt) const;
   void Start(Prompt& prompt, absl::Time now);
+  void OnLayerAttended(int layer, const std::vector<Chunk>& chunks, const std::vector<Prompt*>& prompts);
   void RunChunks(const std::vector<Chunk>& chunks, const std::vector<Prompt*>& prompts);
   void HandOff(Prompt& prompt, const Chunk& last, absl::Span<const float> logits);
   // Gives the sender what decode lacks of `range`, whose KV is final.

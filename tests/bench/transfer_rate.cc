@@ -84,7 +84,11 @@ void OpenAll(decode::KvReceiver& receiver, const Load& load, const PageLease& le
   for (int i = 1; i <= load.requests + 1; ++i) {
     const auto id = static_cast<uint64_t>(i);
     receiver.Open({.key = {{id}, {1}},
-                   .handoff = {.request = {id}, .prompt_tokens = load.tokens, .max_tokens = 2, .vocab_size = kVocab},
+                   .handoff = {.request = {id},
+                               .prompt_tokens = load.tokens,
+                               .kv_tokens = load.tokens,
+                               .max_tokens = 2,
+                               .vocab_size = kVocab},
                    .pages = {lease.pages().begin(), lease.pages().end()}});
   }
 }

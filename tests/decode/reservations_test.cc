@@ -76,6 +76,16 @@ TEST(PagesNeeded, CountsTheWorstCaseOfEachChoice) {
   EXPECT_EQ(PagesNeeded({.prompt_tokens = 16, .max_tokens = 1, .choices = 4}, 16), 1);
 }
 
+TEST(PagesNeeded, IsForWhatAPolicyKeepsAndAStep) {
+  const CachePolicy bounded = {.kind = CachePolicyKind::kH2o, .budget = 31, .window = 8};
+  const CachePolicy pruned = {.kind = CachePolicyKind::kSnapKv, .budget = 32, .window = 8, .pool = 5};
+  EXPECT_EQ(PagesNeeded({.prompt_tokens = 1000, .max_tokens = 500, .policy = bounded}, 16), 2);
+  EXPECT_EQ(PagesNeeded({.prompt_tokens = 10, .max_tokens = 7, .policy = bounded}, 16), 1);  // never full
+  EXPECT_EQ(PagesNeeded({.prompt_tokens = 1000, .max_tokens = 17, .policy = pruned}, 16), 3);
+  // Nobody shares slots that are written over.
+  EXPECT_EQ(PagesNeeded({.prompt_tokens = 1000, .max_tokens = 500, .choices = 3, .policy = bounded}, 16), 6);
+}
+
 TEST_F(ReservationsTest, ReserveLeasesTheWorstCaseAndReleaseGivesItBack) {
   const ReservationId id = Reserve(6, 3, 2);  // 8 slots: 2 pages, and 1 unshared for the second choice
   EXPECT_EQ(Free(), kPages - 3);
@@ -353,6 +363,43 @@ TEST_P(ConservationTest, FreeAndLeasedPagesAreAlwaysAllPages) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Seeds, ConservationTest, testing::Range<uint64_t>(1, 6));
+
+TEST_F(ReservationsTest, ChoicesUnderAPolicyHaveCopiesAndLeaveNothingBehind) {
+  ReservationsOptions options = {.lease = absl::Seconds(10),
+                                 .queue_wait_max = absl::Seconds(60),
+                                 .reservations_max = 30,
+                                 .prefix_cache_pages = kPages,
+                                 .prefix_cache_keep = absl::Minutes(1),
+                                 .id_key = 5};
+  Reservations reservations(pool_.get(), kEpoch, options);
+  std::vector<TokenId> prompt(20);
+  const PageDemand demand = {.prompt_tokens = 20,
+                             .max_tokens = 9,
+                             .choices = 2,
+                             .policy = {.kind = CachePolicyKind::kH2o, .budget = 7, .window = 2}};
+  for (int again = 0; again < 2; ++again) {
+    auto outcome =
+        reservations.Reserve(clock_.Now(), RequestId{++requests_}, demand, clock_.Now() + absl::Minutes(1), prompt);
+    ASSERT_TRUE(outcome.ok());
+    const Reservation& reservation = *std::get<const Reservation*>(*outcome);
+    EXPECT_EQ(reservation.cached_tokens, 0);  // the same prompt was here before
+    EXPECT_EQ(Free(), kPages - 2 * 2);
+    const ReservationId id = reservation.id;
+    ASSERT_TRUE(reservations.OnCommit(clock_.Now(), id, Tenure{1}));
+    const KvPlane first = pool_->Plane(reservation.choices[0].pages()[1], 0, 0);
+    first.codes[5] = std::byte{77};
+    ASSERT_TRUE(reservations.ForkChoices(id).ok());
+    const PageIndex theirs = reservation.choices[1].pages()[1];
+    EXPECT_NE(theirs, reservation.choices[0].pages()[1]);
+    EXPECT_EQ(pool_->Plane(theirs, 0, 0).codes[5], std::byte{77});
+    std::vector<TokenId> tokens(28);
+    reservations.ReleaseChoice(clock_.Now(), id, 0, tokens);
+    reservations.ReleaseChoice(clock_.Now(), id, 1, tokens);
+    ASSERT_TRUE(reservations.Release(kEpoch, id));
+    EXPECT_EQ(Free(), kPages);
+    EXPECT_EQ(pool_->pages_cached(), 0);
+  }
+}
 
 }  // namespace
 }  // namespace sluice::decode

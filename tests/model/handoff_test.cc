@@ -11,7 +11,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 constexpr HandoffExpectation kExpected = {
-    .request = {77}, .prompt_tokens = 3, .n = 2, .max_tokens = 16, .vocab_size = 1000};
+    .request = {77}, .prompt_tokens = 3, .kv_tokens = 3, .n = 2, .max_tokens = 16, .vocab_size = 1000};
 
 proto::HandoffRecord GoodRecord() {
   proto::HandoffRecord record;
@@ -115,7 +115,7 @@ TEST(HandoffRecord, AfterMaxTokensOfOneEveryChoiceMustBeFinished) {
 
 TEST(HandoffRecord, GarbageAndOversizedBytesAreRefused) {
   EXPECT_EQ(ParseHandoffRecord("\xff\xff\xff", kExpected).status().code(), absl::StatusCode::kInternal);
-  const std::string huge(HandoffRecordBytesMax(3, 2) + 1, '\0');
+  const std::string huge(HandoffRecordBytesMax(kExpected) + 1, '\0');
   EXPECT_THAT(std::string(ParseHandoffRecord(huge, kExpected).status().message()), HasSubstr("at most"));
 }
 

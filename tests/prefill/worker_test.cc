@@ -178,6 +178,7 @@ class WorkerTest : public ::testing::Test {
     const HandoffExpectation expected = {.request = {request.request_id()},
                                          .prompt_tokens = request.prompt_ids_size(),
                                          .kv_from_token = static_cast<int>(record.kv_from_token()),
+                                         .kv_tokens = request.prompt_ids_size(),
                                          .n = request.sampling().n(),
                                          .max_tokens = request.sampling().max_tokens(),
                                          .vocab_size = kVocab};
