@@ -152,6 +152,8 @@ void KvSender::SendCommit(Peer& peer, Transfer& transfer) {
     record.set_wire_codec(std::string(Name(transfer.wire->codec)));
     record.set_link_ratio(transfer.wire->link_ratio);
   }
+  // Which tokens they are of is part of what they cost.
+  transfer.kv_bytes += record.kept().ByteSizeLong();
   record.set_kv_wire_bytes(transfer.kv_bytes);
   SendControl(peer, transfer, FrameKind::kCommit, record.SerializeAsString());
   transfer.Apply(TransferEvent::kCommitSent);

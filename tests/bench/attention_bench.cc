@@ -2,7 +2,8 @@
 // medians of rounds in which all take turns. A batch of sequences, each with one token at the end of its context; the
 // caches of all layers together are far larger than the machine's.
 //   attention_bench [--isa NAME] [--threads N] [--batch N] [--context N] [--kv-heads N] [--group N] [--head-dim N]
-//                   [--codec NAME] [--mib N] [--rounds N]
+//                   [--codec NAME] [--mib N] [--rounds N] [--weights]
+// With --weights each token's softmax weights are given out too, as for a cache policy that ranks by them.
 #include <cstdio>
 #include <cstring>
 #include <numeric>
@@ -32,6 +33,7 @@ struct Options {
   std::string codec;
   size_t mib = 512;
   int rounds = 7;
+  bool weights = false;
 };
 
 constexpr int kPageTokens = 16;
@@ -80,9 +82,17 @@ class Decode {
     std::iota(page_of_.begin(), page_of_.end(), 0);
     for (int i = 0; i < o.batch; ++i)
       sequences_.push_back({i, 1, o.context - 1, page_of_.data() + static_cast<ptrdiff_t>(i) * pages_});
+    if (!o.weights) return;
+    const int64_t stride = Attention::WeightsStride(o.context);
+    weights_.resize(static_cast<size_t>(o.batch * shape_.heads * stride));
+    for (AttentionSequence& s : sequences_) {
+      s.weights = weights_.data() + s.token * shape_.heads * stride;
+      s.weights_stride = stride;
+    }
   }
 
   double bytes() const { return static_cast<double>(layers_ * layer_bytes_); }
+  double layers() const { return static_cast<double>(layers_); }
 
   void Run() {
     const size_t plane = page_rows_ * row_bytes_;
@@ -120,6 +130,7 @@ class Decode {
   Buffer memory_;
   std::vector<float> q_;
   std::vector<float> out_;
+  std::vector<float> weights_;
   std::vector<int32_t> page_of_;
   std::vector<AttentionSequence> sequences_;
 };
@@ -144,8 +155,11 @@ void Main(const Options& o) {
   std::printf("%s, %d threads, batch %d, context %ld, %d kv heads of %d, group %d\n",
               std::string(Name(ActiveIsa())).c_str(), o.threads, o.batch, static_cast<long>(o.context), o.kv_heads,
               o.head_dim, o.group);
-  for (size_t i = 0; i < loops.size(); ++i)
-    std::printf("%-12s %6.2f GB/s  %5.2f of stream read\n", loops[i].name.c_str(), rates[i] / 1e9, rates[i] / rates[0]);
+  for (size_t i = 0; i < loops.size(); ++i) {
+    std::printf("%-12s %6.2f GB/s  %5.2f of stream read", loops[i].name.c_str(), rates[i] / 1e9, rates[i] / rates[0]);
+    if (i > 0) std::printf("  %8.1f us a layer", decodes[i - 1]->bytes() / rates[i] / decodes[i - 1]->layers() * 1e6);
+    std::printf("\n");
+  }
 }
 
 }  // namespace
@@ -165,6 +179,7 @@ int main(int argc, char** argv) {
   app.add_option("--codec", o.codec, "default: all");
   app.add_option("--mib", o.mib, "of KV for each codec, and of the stream")->check(CLI::Range(1, 1 << 16));
   app.add_option("--rounds", o.rounds)->check(CLI::Range(1, 1000000));
+  app.add_flag("--weights", o.weights);
   CLI11_PARSE(app, argc, argv);
   for (const sluice::Isa known : sluice::SupportedIsas()) {
     if (sluice::Name(known) == o.isa) SLUICE_CHECK(sluice::SetIsa(known).ok());
