@@ -15,12 +15,13 @@ MAY_INCLUDE = {
     "model/checkpoint": ["common"],
     "model/text": ["common", "model/checkpoint"],
     "model": ["common", "common/proto", "kernels", "model/checkpoint", "model/text"],
+    "eval": ["common", "common/proto", "kernels", "model", "model/checkpoint", "model/text"],
     "transport": ["common"],
     "prefill": ["common", "common/proto", "kernels", "model", "model/checkpoint", "model/text", "transport"],
     "decode": ["common", "common/proto", "kernels", "model", "model/checkpoint", "model/text", "transport"],
     "gateway": ["common", "common/proto", "model/checkpoint", "model/text"],
     "cli": ["common", "common/proto", "kernels", "model", "model/checkpoint", "model/text", "transport", "prefill",
-            "decode", "gateway"],
+            "decode", "gateway", "eval"],
 }
 
 HARDWARE = re.compile(
@@ -30,7 +31,7 @@ HARDWARE_ALLOWED = re.compile(
     r"^(kernels/\w+_(avx2|avx512|simd)\w*\.(cc|h)|kernels/isa\.cc|kernels/\w+\.cu|common/crc32c\.cc"
     r"|common/thread_pool\.cc|tests/.*)$")
 
-FOLDERS_WITH_README = ["common", "kernels", "model", "transport", "prefill", "decode", "gateway", "cli", "deploy", "tests"]
+FOLDERS_WITH_README = ["common", "kernels", "model", "eval", "transport", "prefill", "decode", "gateway", "cli", "deploy", "tests"]
 
 
 def sources(*suffixes):

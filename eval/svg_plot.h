@@ -1,0 +1,30 @@
+// Line plots as SVG: panels side by side over one vertical axis, a line for each series.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace sluice {
+
+struct PlotLine {
+  std::string name;
+  std::vector<std::pair<double, double>> points;  // by ascending x
+};
+
+struct PlotPanel {
+  std::string title;
+  std::vector<PlotLine> lines;
+};
+
+struct Plot {
+  std::string x_label;
+  std::string y_label;
+  bool from_zero = false;  // else the vertical axis begins near the lowest value
+  std::vector<PlotPanel> panels;
+};
+
+// Lines of one name have one colour in all panels.
+std::string ToSvg(const Plot& plot);
+
+}  // namespace sluice
