@@ -59,7 +59,7 @@ int RunCommandLine(const std::vector<std::string>& arguments, std::istream& in, 
   Configure(app);
   std::vector<std::unique_ptr<Subcommand>> commands;
   for (const auto make : {MakeServeCommand, MakeGatewayCommand, MakePrefillCommand, MakeDecodeCommand, MakeChatCommand,
-                          MakeCompleteCommand, MakeModelsCommand, MakePlanCommand}) {
+                          MakeCompleteCommand, MakeModelsCommand, MakePlanCommand, MakeEvalCommand}) {
     commands.push_back(make(app));
   }
   FinishHelp(app);

@@ -4,37 +4,10 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "cli/plan_report.h"
+#include "cli/text_table.h"
 
 namespace sluice {
 namespace {
-
-// Rows of cells, the first one the heads; columns as wide as their widest cell.
-class Table {
- public:
-  // The first `left` columns are words, the others numbers.
-  Table(size_t left, std::vector<std::string> heads) : left_(left), rows_{std::move(heads)} {}
-  void Add(std::vector<std::string> cells) { rows_.push_back(std::move(cells)); }
-
-  void Print(std::ostream& out) const {
-    std::vector<size_t> widths(rows_[0].size());
-    for (const auto& row : rows_) {
-      for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
-    }
-    for (const auto& row : rows_) {
-      std::string line;
-      for (size_t i = 0; i < row.size(); ++i) {
-        const std::string pad(widths[i] - row[i].size(), ' ');
-        absl::StrAppend(&line, "  ", i < left_ ? row[i] + pad : pad + row[i]);
-      }
-      line.erase(line.find_last_not_of(' ') + 1);
-      out << line << "\n";
-    }
-  }
-
- private:
-  size_t left_;
-  std::vector<std::vector<std::string>> rows_;
-};
 
 std::string Short(double value) { return absl::StrFormat(value < 1e4 ? "%.4g" : "%.0f", value); }
 std::string Gb(int64_t bytes) { return Short(static_cast<double>(bytes) / 1e9); }
@@ -115,7 +88,7 @@ void PrintMemory(const PlanReport& report, std::ostream& out) {
                                     "slots",   "a request, GB", "GiB",   "of MHA"};
   heads.push_back(absl::StrCat("b = ", options.batch, ", GB"));
   if (has_device) heads.push_back("requests");
-  Table table(3, heads);
+  TextTable table(3, heads);
   for (const ContextPlan& context : report.plan.contexts) {
     const std::string tokens = absl::StrCat(context.context_tokens);
     if (context.mha_bytes > 0) {
@@ -150,7 +123,7 @@ void PrintTransfer(const PlanReport& report, std::ostream& out) {
   const std::vector<std::string> more = has_q ? std::vector<std::string>{"q", "after prefill, s", "per layer, s"}
                                               : std::vector<std::string>{"q = 1 at, tokens/s"};
   heads.insert(heads.end(), more.begin(), more.end());
-  Table table(3, heads);
+  TextTable table(3, heads);
   for (const ContextPlan& context : report.plan.contexts) {
     for (const Line& line : Lines(report.plan, context)) {
       const TransferPlan& transfer = *line.row->transfer;
@@ -180,7 +153,7 @@ void PrintTransfer(const PlanReport& report, std::ostream& out) {
 void PrintAgainst(const PlanReport& report, std::ostream& out) {
   if (!report.against_plan.has_value()) return;
   out << "\nAgainst " << report.against_source << "\n";
-  Table table(0, {"context", "b", "T = s x b", "GB there", "GiB", "GB here", "GiB", "ratio", "saved"});
+  TextTable table(0, {"context", "b", "T = s x b", "GB there", "GiB", "GB here", "GiB", "ratio", "saved"});
   for (const AgainstRow& row : AgainstRows(report)) {
     const double ratio = static_cast<double>(row.there_bytes) / static_cast<double>(row.here_bytes);
     table.Add({absl::StrCat(row.context_tokens), absl::StrCat(report.options.batch),

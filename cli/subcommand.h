@@ -41,6 +41,7 @@ std::unique_ptr<Subcommand> MakePrefillCommand(CLI::App& parent);
 std::unique_ptr<Subcommand> MakeDecodeCommand(CLI::App& parent);
 std::unique_ptr<Subcommand> MakeModelsCommand(CLI::App& parent);
 std::unique_ptr<Subcommand> MakePlanCommand(CLI::App& parent);
+std::unique_ptr<Subcommand> MakeEvalCommand(CLI::App& parent);
 std::unique_ptr<Subcommand> MakeCompleteCommand(CLI::App& parent);
 std::unique_ptr<Subcommand> MakeChatCommand(CLI::App& parent);
 
