@@ -91,7 +91,9 @@ Plot PlotOf(const AgreementReport& report) {
   std::map<std::string, std::map<double, const AgreementRow*>> lines;
   for (const AgreementRow& row : report.result.rows) {
     const double kept = static_cast<double>(row.policy.Kept(report.prompt_tokens));
-    lines[std::string(Name(row.policy.kind)) + " " + std::string(Name(row.cache.codec))][kept] = &row;
+    const std::string sinks = row.policy.sinks > 0 ? absl::StrCat(", ", row.policy.sinks, " sinks") : "";
+    lines[absl::StrCat(std::string(Name(row.policy.kind)), sinks, ", ", std::string(Name(row.cache.codec)))][kept] =
+        &row;
   }
   for (const auto& [name, rows] : lines) {
     PlotLine& nll_line = nll.lines.emplace_back(PlotLine{.name = name});
@@ -101,7 +103,7 @@ Plot PlotOf(const AgreementReport& report) {
       same_line.points.emplace_back(kept, 1 - row->top1_agreement);
     }
   }
-  return {.x_label = "tokens kept of the prompt", .y_label = "", .from_zero = true, .panels = {nll, same}};
+  return {.x_label = "tokens kept of the prompt", .from_zero = true, .shared_scale = false, .panels = {nll, same}};
 }
 
 // The answer's NLL over the fact's depth: a panel for each way to ask and length.

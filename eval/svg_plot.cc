@@ -10,7 +10,8 @@
 namespace sluice {
 namespace {
 
-constexpr double kWidth = 300, kHeight = 220, kLeft = 54, kTop = 34, kGap = 30, kBelow = 44, kLegendLine = 15;
+constexpr double kWidth = 300, kHeight = 220, kLeft = 54, kTop = 34, kGap = 44, kBelow = 44, kLegendLine = 15;
+constexpr size_t kMarkedPoints = 24;
 constexpr const char* kColours[] = {"#1b6ca8", "#d1495b", "#2e8b57", "#8d6a9f", "#c77d0a",
                                     "#444444", "#17a2a2", "#a8552b", "#7a9e1f", "#d070b0"};
 constexpr const char* kDashes[] = {"none", "6 3", "2 3"};
@@ -44,17 +45,10 @@ class Drawing {
     for (const PlotPanel& panel : plot.panels) {
       for (const PlotLine& line : panel.lines) {
         if (std::find(names_.begin(), names_.end(), line.name) == names_.end()) names_.push_back(line.name);
-        for (const auto& [x, y] : line.points) {
-          x_.Take(x);
-          y_.Take(y);
-        }
+        for (const auto& point : line.points) x_.Take(point.first);
       }
     }
-    if (names_.empty() || x_.high < x_.low) x_ = y_ = {0, 1};
-    if (plot.from_zero) y_.Take(0);
-    const double margin = y_.span() * 0.04;
-    if (!plot.from_zero) y_.low -= margin;
-    y_.high += margin;
+    if (x_.high < x_.low) x_ = {0, 1};
   }
 
   std::string Draw() {
@@ -80,17 +74,34 @@ class Drawing {
  private:
   double X(double x) const { return (x - x_.low) / x_.span() * kWidth; }
   double Y(double y) const { return kHeight - (y - y_.low) / y_.span() * kHeight; }
-  std::string Stroke(size_t name) const {
-    return absl::StrFormat("fill=\"none\" stroke=\"%s\" stroke-width=\"2\" stroke-dasharray=\"%s\"",
-                           kColours[name % std::size(kColours)],
+  static const char* Colour(size_t name) { return kColours[name % std::size(kColours)]; }
+  static std::string Stroke(size_t name) {
+    return absl::StrFormat("fill=\"none\" stroke=\"%s\" stroke-width=\"2\" stroke-dasharray=\"%s\"", Colour(name),
                            kDashes[name / std::size(kColours) % std::size(kDashes)]);
   }
 
-  void DrawAxes(bool first) {
+  // Over the panels whose vertical axis is the one of `index`.
+  Range VerticalRange(size_t index) const {
+    Range range;
+    for (size_t i = 0; i < plot_.panels.size(); ++i) {
+      if (i != index && !plot_.shared_scale) continue;
+      for (const PlotLine& line : plot_.panels[i].lines) {
+        for (const auto& point : line.points) range.Take(point.second);
+      }
+    }
+    if (range.high < range.low) range = {0, 1};
+    if (plot_.from_zero) range.Take(0);
+    const double margin = range.span() * 0.04;
+    if (!plot_.from_zero) range.low -= margin;
+    range.high += margin;
+    return range;
+  }
+
+  void DrawAxes(bool labelled) {
     const double y_step = TickStep(y_.span());
     for (double y = std::ceil(y_.low / y_step) * y_step; y <= y_.high; y += y_step) {
       absl::StrAppendFormat(&out_, "<path d=\"M0 %.1fH%.0f\" stroke=\"#ddd\"/>\n", Y(y), kWidth);
-      if (!first) continue;
+      if (!labelled) continue;
       absl::StrAppendFormat(&out_, "<text x=\"-6\" y=\"%.1f\" text-anchor=\"end\">%.6g</text>\n", Y(y) + 4,
                             std::abs(y) < y_step / 2 ? 0 : y);
     }
@@ -109,12 +120,19 @@ class Drawing {
                           kLeft + static_cast<double>(index) * (kWidth + kGap), kTop);
     absl::StrAppendFormat(&out_, "<text x=\"%.0f\" y=\"-12\" text-anchor=\"middle\" font-size=\"13\">%s</text>\n",
                           kWidth / 2, Text(panel.title));
-    DrawAxes(index == 0);
+    y_ = VerticalRange(index);
+    DrawAxes(index == 0 || !plot_.shared_scale);
     for (const PlotLine& line : panel.lines) {
       const size_t name = static_cast<size_t>(std::find(names_.begin(), names_.end(), line.name) - names_.begin());
       std::string points;
-      for (const auto& [x, y] : line.points) absl::StrAppendFormat(&points, "%.1f,%.1f ", X(x), Y(y));
+      std::string marks;
+      for (const auto& [x, y] : line.points) {
+        absl::StrAppendFormat(&points, "%.1f,%.1f ", X(x), Y(y));
+        absl::StrAppendFormat(&marks, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"2.5\" fill=\"%s\"/>\n", X(x), Y(y),
+                              Colour(name));
+      }
       absl::StrAppendFormat(&out_, "<polyline points=\"%s\" %s/>\n", points, Stroke(name));
+      if (line.points.size() <= kMarkedPoints) out_ += marks;
     }
     absl::StrAppendFormat(&out_, "<text x=\"%.0f\" y=\"%.0f\" text-anchor=\"middle\">%s</text>\n</g>\n", kWidth / 2,
                           kHeight + 32, Text(plot_.x_label));
@@ -122,7 +140,8 @@ class Drawing {
 
   const Plot& plot_;
   std::vector<std::string> names_;
-  Range x_, y_;
+  Range x_;
+  Range y_;  // of the panel that is drawn
   std::string out_;
 };
 

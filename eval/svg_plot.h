@@ -1,4 +1,4 @@
-// Line plots as SVG: panels side by side over one vertical axis, a line for each series.
+// Line plots as SVG: panels side by side, a line for each series.
 #pragma once
 
 #include <string>
@@ -20,7 +20,8 @@ struct PlotPanel {
 struct Plot {
   std::string x_label;
   std::string y_label;
-  bool from_zero = false;  // else the vertical axis begins near the lowest value
+  bool from_zero = false;    // else the vertical axis begins near the lowest value
+  bool shared_scale = true;  // of the vertical axes; else each panel has its own
   std::vector<PlotPanel> panels;
 };
 
