@@ -111,20 +111,19 @@ Plot PlotOf(const NeedlesReport& report) {
   Plot plot = {.x_label = "depth of the fact, 1 is next to the question",
                .y_label = "NLL of the answer, nats a token",
                .from_zero = true};
-  std::map<int64_t, bool> lengths;
-  for (const NeedlePrompt& prompt : report.prompts) lengths[prompt.length] = true;
-  for (const auto& [length, there] : lengths) {
+  for (const int64_t length : report.lengths()) {
     for (const QuestionAt at : {QuestionAt::kSeen, QuestionAt::kAfter}) {
       PlotPanel& panel = plot.panels.emplace_back();
       panel.title = absl::StrCat("question ", std::string(Name(at)), ", ", length, " tokens");
       for (const NeedleRow& row : report.rows) {
         if (row.question != at) continue;
         PlotLine& line = panel.lines.emplace_back(PlotLine{.name = Label(row.cache)});
-        for (size_t i = 0; i < report.prompts.size(); ++i) {
-          if (report.prompts[i].length != length) continue;
-          line.points.emplace_back(report.prompts[i].depth, row.answers[i].nll);
+        const auto depths = report.ByDepth(row, length);
+        for (size_t d = 0; d < depths.size(); ++d) {
+          if (depths[d].prompts == 0) continue;
+          line.points.emplace_back((static_cast<double>(d) + 0.5) / static_cast<double>(depths.size()),
+                                   depths[d].nll / static_cast<double>(depths[d].prompts));
         }
-        std::sort(line.points.begin(), line.points.end());
       }
     }
   }
@@ -132,6 +131,25 @@ Plot PlotOf(const NeedlesReport& report) {
 }
 
 }  // namespace
+
+std::array<NeedlesReport::Depth, NeedlesReport::kDepths> NeedlesReport::ByDepth(const NeedleRow& row,
+                                                                                int64_t length) const {
+  std::array<Depth, kDepths> depths;
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    if (prompts[i].length != length) continue;
+    Depth& depth = depths[std::min(static_cast<size_t>(prompts[i].depth * kDepths), kDepths - 1)];
+    depth.exact += row.answers[i].exact;
+    depth.nll += row.answers[i].nll;
+    ++depth.prompts;
+  }
+  return depths;
+}
+
+std::set<int64_t> NeedlesReport::lengths() const {
+  std::set<int64_t> lengths;
+  for (const NeedlePrompt& prompt : prompts) lengths.insert(prompt.length);
+  return lengths;
+}
 
 ordered_json ToJson(const EvalReport& report) {
   ordered_json json = {{"model", report.model}, {"exact", report.exact}};

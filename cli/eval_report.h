@@ -1,8 +1,10 @@
 // What `sluice eval` found, as tables, JSON and plots.
 #pragma once
 
+#include <array>
 #include <optional>
 #include <ostream>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -33,6 +35,16 @@ struct AgreementReport {
 struct NeedlesReport {
   std::vector<NeedlePrompt> prompts;
   std::vector<NeedleRow> rows;
+
+  // Answers are told by the fifth of the context in which the fact stands.
+  static constexpr size_t kDepths = 5;
+  struct Depth {
+    int64_t exact = 0;
+    int64_t prompts = 0;
+    double nll = 0;  // the sum
+  };
+  std::array<Depth, kDepths> ByDepth(const NeedleRow& row, int64_t length) const;
+  std::set<int64_t> lengths() const;
 };
 
 // Parts that were not measured are absent.

@@ -1,7 +1,6 @@
 // The tables of `sluice eval`.
 #include <algorithm>
 #include <cmath>
-#include <map>
 
 #include "absl/strings/str_format.h"
 #include "cli/eval_report.h"
@@ -9,8 +8,6 @@
 
 namespace sluice {
 namespace {
-
-constexpr int kDepths = 5;  // columns of a table of needles
 
 std::string Perplexity(double nll) { return absl::StrFormat("%.4g", std::exp(nll)); }
 
@@ -20,25 +17,18 @@ std::string Budget(const CachePolicy& policy) {
 
 std::string CodecName(const CacheCase& cache) { return std::string(Name(cache.codec)); }
 
-// Prompts of one length, by the fifth of the context in which the fact stands.
 std::vector<std::string> NeedleCells(const NeedlesReport& report, const NeedleRow& row, int64_t length) {
-  std::vector<int> exact(kDepths), all(kDepths);
-  int exact_sum = 0, sum = 0;
-  double nll = 0;
-  for (size_t i = 0; i < report.prompts.size(); ++i) {
-    if (report.prompts[i].length != length) continue;
-    const auto depth = static_cast<size_t>(std::min(report.prompts[i].depth * kDepths, kDepths - 1.0));
-    ++all[depth];
-    ++sum;
-    exact[depth] += row.answers[i].exact;
-    exact_sum += row.answers[i].exact;
-    nll += row.answers[i].nll;
-  }
   std::vector<std::string> cells = {row.cache.name, CodecName(row.cache), std::string(Name(row.question)),
                                     absl::StrCat(length)};
-  for (size_t d = 0; d < kDepths; ++d) cells.push_back(all[d] == 0 ? "-" : absl::StrCat(exact[d], "/", all[d]));
-  cells.push_back(absl::StrCat(exact_sum, "/", sum));
-  cells.push_back(absl::StrFormat("%.2f", nll / sum));
+  NeedlesReport::Depth all;
+  for (const NeedlesReport::Depth& depth : report.ByDepth(row, length)) {
+    cells.push_back(depth.prompts == 0 ? "-" : absl::StrCat(depth.exact, "/", depth.prompts));
+    all.exact += depth.exact;
+    all.prompts += depth.prompts;
+    all.nll += depth.nll;
+  }
+  cells.push_back(absl::StrCat(all.exact, "/", all.prompts));
+  cells.push_back(absl::StrFormat("%.2f", all.nll / static_cast<double>(all.prompts)));
   return cells;
 }
 
@@ -88,9 +78,7 @@ void Print(const NeedlesReport& report, std::ostream& out) {
          "prompt that is pruned (seen), or comes after; NLL of the answer's tokens\n";
   TextTable table(
       3, {"cache", "codec", "question", "tokens", "0-20%", "20-40%", "40-60%", "60-80%", "80-100%", "all", "NLL"});
-  std::map<int64_t, bool> lengths;
-  for (const NeedlePrompt& prompt : report.prompts) lengths[prompt.length] = true;
-  for (const auto& [length, there] : lengths) {
+  for (const int64_t length : report.lengths()) {
     for (const NeedleRow& row : report.rows) table.Add(NeedleCells(report, row, length));
   }
   table.Print(out);
