@@ -47,7 +47,8 @@ void AddEvalFlags(CLI::App& app, EvalFlags* flags) {
   count("Measurements", "--continue", &flags->continuation,
         "agreement: tokens of a window that follow the prompt, which is the rest");
   count("Measurements", "--greedy", &flags->greedy, "agreement: tokens that are drawn behind the prompt");
-  count("Measurements", "--needles", &flags->needles, "Prompts of each length, at depths from beginning to end");
+  count("Measurements", "--needles", &flags->needles,
+        "Prompts of each length, at depths from beginning to end; of --input so many at most");
   add("Measurements", "--lengths", &flags->lengths, "needles: tokens of the prompts")
       ->delimiter(',')
       ->type_name("TOKENS,")
@@ -75,9 +76,12 @@ Status Check(const EvalFlags& flags) {
   positive("--block", flags.block);
   positive("--needles", flags.needles);
   positive("--kv-memory", flags.kv_memory_bytes);
-  if (flags.greedy < 2) problems.push_back(absl::StrCat("--greedy is ", flags.greedy, ", not 2 or more"));
-  if (flags.continuation < 2 || flags.continuation >= flags.context) {
-    problems.push_back(absl::StrCat("--continue is ", flags.continuation, " of a --context of ", flags.context));
+  if (flags.context < 2) problems.push_back(absl::StrCat("--context is ", flags.context, ", not 2 or more"));
+  if (flags.part("agreement")) {
+    if (flags.greedy < 2) problems.push_back(absl::StrCat("--greedy is ", flags.greedy, ", not 2 or more"));
+    if (flags.continuation < 2 || flags.continuation >= flags.context) {
+      problems.push_back(absl::StrCat("--continue is ", flags.continuation, " of a --context of ", flags.context));
+    }
   }
   for (const std::string& policy : flags.policies) {
     const Status status = ParseCacheCase(policy).status();

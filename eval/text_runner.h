@@ -51,7 +51,7 @@ struct TextRunnerOptions {
 
 class TextRunner {
  public:
-  // What a transformer needs to run `runs_max` texts in lockstep.
+  // Of a transformer that a TextRunner drives: how many texts and ranked slots a step may have is bounded by them.
   static TransformerOptions Transformers(int threads, bool exact);
 
   // The transformer outlives it.
