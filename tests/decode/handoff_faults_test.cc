@@ -237,10 +237,12 @@ TEST_P(HandoffFaultTest, AtAnyMessageLeavesARightAnswerAndAllPages) {
     EXPECT_TRUE(pair.Ask(FaultyPair::SomePrompt(2)));  // the next one is not disturbed
     pair.ExpectNothingHeldInTheEnd();
     // An answer may have as few messages to decode as it takes; those back are batched, and may be fewer than counted.
-    if (side == Side::kDecode && kind != FaultKind::kTruncate && kind != FaultKind::kCorruptPayload)
+    if (side == Side::kDecode && kind != FaultKind::kTruncate && kind != FaultKind::kCorruptPayload) {
       EXPECT_EQ(pair.struck(), 1u);
-    if (kind == FaultKind::kDuplicate || kind == FaultKind::kReorder || kind == FaultKind::kDelay)
+    }
+    if (kind == FaultKind::kDuplicate || kind == FaultKind::kReorder || kind == FaultKind::kDelay) {
       EXPECT_LE(pair.errors().size(), side == Side::kDecode ? 0u : 1u);
+    }
   }
 }
 

@@ -225,7 +225,9 @@ TEST_F(KvSenderTimeTest, ASlowLinkIsMeasuredAndTheNextTransferTakesACodecThatItC
     Poll();
     EXPECT_EQ(Name(transport_.sends.back().header.codec), adapts ? "int8" : "bf16");
     EXPECT_NEAR(metrics_.link_bytes_per_second.Value(), 300e3, 30e3);
-    if (adapts) EXPECT_NEAR(metrics_.link_ratio(KvCodec::kInt8).Value(), 300.0 / 216, 0.15);
+    if (adapts) {
+      EXPECT_NEAR(metrics_.link_ratio(KvCodec::kInt8).Value(), 300.0 / 216, 0.15);
+    }
     sender_->Stop();
     Poll();
   }
