@@ -210,8 +210,10 @@ Status DecodeProcess::StartWorker(double prefill_tokens_per_s) {
       .local_prefill_chunk_tokens = ChunkTokens(),
       .prefill_tokens_per_s_guess = prefill_tokens_per_s,
       .identity = Identity(),
-      .policy = options_.policy,
-      .request_policies = options_.Policies(),
+      .policies = {.deployments = options_.policy,
+                   .allowed = options_.Policies(),
+                   .layout = kv_options_.layout,
+                   .kept_bytes_max = kPayloadBytesMax / 2},  // of a commit; the rest is the prompt's ids and more
       .store = kv_options_.codec,
       .wire = wire_codecs_,
       .connections_max = options_.connections_max,

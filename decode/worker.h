@@ -29,6 +29,7 @@
 #include "decode/kv_receiver.h"
 #include "decode/local_prefill.h"
 #include "decode/metrics.h"
+#include "decode/policy_choice.h"
 #include "decode/quarantine.h"
 #include "decode/request.h"
 #include "decode/reservations.h"
@@ -53,8 +54,7 @@ struct WorkerOptions {
   double prefill_tokens_per_s_guess = 0;  // of computing them, until measured
   // Who we are: role, epoch, model and layout. GetStatus adds what changes.
   proto::WorkerStatus identity;
-  CachePolicySpec policy;                         // of requests that name none
-  std::vector<CachePolicyKind> request_policies;  // that they may name
+  PolicyLimits policies;
   KvCodec store = KvCodec::kBf16;
   std::vector<KvCodec> wire;  // that it takes
   int connections_max = 0;

@@ -39,24 +39,12 @@ Status Worker::CheckPrompt(const proto::ReserveRequest& request) const {
   return absl::OkStatus();
 }
 
-// The policy of a request, which may not need more room than the deployment's own would.
 StatusOr<CachePolicy> Worker::PolicyOf(const proto::ReserveRequest& request, int64_t max_tokens) const {
-  const int64_t tokens = request.prompt_tokens();
-  SLUICE_ASSIGN_OR_RETURN(const CachePolicy ours, Resolve(options_.policy, tokens));
-  if (!request.has_policy()) return ours;
-  SLUICE_ASSIGN_OR_RETURN(const CachePolicySpec spec, FromProto(request.policy()));
-  SLUICE_ASSIGN_OR_RETURN(const CachePolicy theirs, Resolve(spec, tokens));
-  if (theirs == ours) return ours;
-  const auto& allowed = options_.request_policies;
-  if (std::find(allowed.begin(), allowed.end(), theirs.kind) == allowed.end()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("cache policy ", std::string(sluice::Name(theirs.kind)), " is none that a request may name here"));
+  std::optional<CachePolicySpec> wanted;
+  if (request.has_policy()) {
+    SLUICE_ASSIGN_OR_RETURN(wanted, FromProto(request.policy()));
   }
-  const int64_t slots = theirs.Slots(tokens, max_tokens - 1);
-  const int64_t slots_max = ours.Slots(tokens, max_tokens - 1);
-  if (slots <= slots_max) return theirs;
-  return absl::InvalidArgumentError(absl::StrCat("cache policy ", ToString(theirs), " needs ", slots,
-                                                 " slots, this deployment's ", ToString(ours), " ", slots_max));
+  return ChoosePolicy(options_.policies, wanted, request.prompt_tokens(), max_tokens - 1);
 }
 
 StatusOr<proto::ReserveReply> Worker::TryReserve(const proto::ReserveRequest& request) {

@@ -1,0 +1,55 @@
+#include "decode/policy_choice.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace sluice::decode {
+namespace {
+
+using ::testing::HasSubstr;
+using enum CachePolicyKind;
+
+PolicyLimits Limits(const CachePolicySpec& deployments, std::vector<CachePolicyKind> allowed) {
+  return {.deployments = deployments,
+          .allowed = std::move(allowed),
+          .layout = KvLayout::Gqa(2, 2, 16),
+          .kept_bytes_max = 1 << 20};
+}
+
+TEST(PolicyChoice, IsTheDeploymentsWhereTheRequestNamesNone) {
+  const auto chosen = ChoosePolicy(Limits({.kind = kH2o, .budget_share = 0.2}, {}), std::nullopt, 500, 40);
+  ASSERT_TRUE(chosen.ok()) << chosen.status();
+  EXPECT_EQ(ToString(*chosen), "h2o 100 (sinks 0, window 50)");
+}
+
+TEST(PolicyChoice, IsTheRequestsWhereItIsAllowedAndNeedsNoMoreRoom) {
+  const PolicyLimits limits = Limits({.kind = kH2o, .budget = 100}, {kSinkWindow, kSnapKv});
+  const auto choose = [&](const CachePolicySpec& wanted, int64_t more = 40) {
+    return ChoosePolicy(limits, wanted, 500, more);
+  };
+  EXPECT_EQ(ToString(*choose({.kind = kSinkWindow, .budget = 100})), "sink-window 4+96");
+  // What the deployment does itself a request may name, whatever the list says.
+  EXPECT_EQ(ToString(*choose({.kind = kH2o, .budget = 100})), "h2o 100 (sinks 0, window 50)");
+  EXPECT_THAT(std::string(choose({.kind = kH2o, .budget = 99}).status().message()), HasSubstr("h2o is none that"));
+  EXPECT_THAT(std::string(choose({}).status().message()), HasSubstr("full is none that"));
+  EXPECT_THAT(std::string(choose({.kind = kSinkWindow, .budget = 101}).status().message()),
+              HasSubstr("needs 102 slots, this deployment's h2o 100 (sinks 0, window 50) 101"));
+  // snapkv grows with the answer.
+  EXPECT_TRUE(choose({.kind = kSnapKv, .budget = 61}).ok());
+  EXPECT_THAT(std::string(choose({.kind = kSnapKv, .budget = 61}, 41).status().message()),
+              HasSubstr("needs 102 slots"));
+  EXPECT_THAT(std::string(choose({.kind = kSinkWindow}).status().message()), HasSubstr("window is 0, not 1 to 0"));
+}
+
+TEST(PolicyChoice, KeepsNoMoreTokensThanAMessageCanTellOf) {
+  PolicyLimits limits = Limits({.kind = kH2o, .budget = 1000}, {});
+  limits.kept_bytes_max = 4 * (500 * 9 + 18);  // 4 lists of 500
+  EXPECT_TRUE(ChoosePolicy(limits, std::nullopt, 500, 40).ok());
+  EXPECT_THAT(std::string(ChoosePolicy(limits, std::nullopt, 501, 40).status().message()),
+              HasSubstr("may take 18108 bytes to tell, a message has at most 18072"));
+  limits.deployments = {.kind = kSinkWindow, .budget = 1000};
+  EXPECT_TRUE(ChoosePolicy(limits, std::nullopt, 5000, 40).ok());  // which those are follows from the prompt's length
+}
+
+}  // namespace
+}  // namespace sluice::decode
