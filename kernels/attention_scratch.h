@@ -1,4 +1,5 @@
-// How Attention cuts its work and its memory. Internal to attention.cc and attention_columns.cc.
+// How Attention cuts its work and its memory. Internal to attention.cc and attention_columns.cc;
+// the sizes also to latent_attention.cc.
 #pragma once
 
 #include <algorithm>

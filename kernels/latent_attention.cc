@@ -4,7 +4,7 @@
 #include <cstring>
 #include <limits>
 
-#include "kernels/simd_kernels.h"
+#include "kernels/attention_scratch.h"
 
 namespace sluice {
 
@@ -13,10 +13,6 @@ namespace {
 // Tokens whose queries are in the latents' space at once: enough to share a read of the weights, and V3's 128 heads of
 // them stay below 40 MiB.
 constexpr int64_t kAbsorbedTokens = 64;
-// Rows that share one pass over a span's expanded keys, as in attention.cc.
-constexpr int kBlockRows = 96;
-
-int Padded(int dim) { return (dim + kDimPad - 1) / kDimPad * kDimPad; }
 
 AttentionShape AbsorbedShape(const LatentAttention::Options& o) {
   return {.heads = o.shape.heads,
@@ -287,7 +283,7 @@ void LatentAttention::AddColumns(const PagedKv& kv, const LatentWeights& weights
   const float share = 1.0f / static_cast<float>(heads);
   const int64_t end = sequence.start_position + sequence.tokens;
   // A share is a span for all heads and rows: see Attention::AddColumns.
-  pool.ParallelFor((end + kSpanKeys - 1) / kSpanKeys, [&](int64_t span, int thread) {
+  pool.ParallelFor(Spans(end), [&](int64_t span, int thread) {
     const size_t bytes = HeadScratch::Layout(options_, nullptr).bytes;
     const HeadScratch s = HeadScratch::Layout(options_, heads_.data() + bytes * static_cast<size_t>(thread));
     const int64_t first_key = span * kSpanKeys;
