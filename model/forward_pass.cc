@@ -220,11 +220,14 @@ void ForwardPass::LayOut(const Batch& batch, int page_tokens) {
 void ForwardPass::ListSequences() {
   sequences_.clear();
   generated_.clear();
+  ranked_.clear();
   float* weights = attention_weights_;
   for (const Part& part : parts_) {
     if (part.rows.tokens == 0) continue;
     const bool absorbs = config_.mla && (part.chunk->generated || part.chunk->kept != nullptr);
-    (absorbs ? generated_ : sequences_).push_back(AttentionOf(part, &weights));
+    const AttentionSequence rows = AttentionOf(part, &weights);
+    (absorbs ? generated_ : sequences_).push_back(rows);
+    if (rows.weights != nullptr) ranked_.push_back({part.chunk->kept, rows});
   }
 }
 

@@ -105,7 +105,7 @@ class ForwardPass {
   std::vector<Row> rows_;
   std::vector<SoftmaxOfRow> softmax_;  // [rows, heads]: of prompts that are scored
   std::vector<Part> parts_;
-  // Sequences whose step of the layer is ranked.
+  // Sequences whose step is ranked, and where attention leaves their weights of a layer.
   struct Ranked {
     KeptSlots* kept;
     AttentionSequence rows;

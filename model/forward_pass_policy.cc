@@ -55,13 +55,6 @@ AttentionSequence ForwardPass::AttentionOf(const Part& part, float** weights) {
 
 // Tells the policies of all ranked steps what their tokens' weights of this layer were: means over a list's heads.
 void ForwardPass::RankStep(int layer) {
-  ranked_.clear();
-  float* weights = attention_weights_;
-  for (const Part& part : parts_) {
-    if (part.rows.tokens == 0 || part.chunk->kept == nullptr) continue;
-    const AttentionSequence s = AttentionOf(part, &weights);
-    if (s.weights != nullptr) ranked_.push_back({part.chunk->kept, s});
-  }
   pool_->ParallelFor(static_cast<int64_t>(ranked_.size()), [&](int64_t i, int) {
     const auto& [kept, s] = ranked_[static_cast<size_t>(i)];
     const int64_t list_heads = config_.heads / kept->lists();

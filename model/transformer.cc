@@ -19,20 +19,14 @@ Status CheckOptions(const TransformerOptions& options) {
 }
 
 // Of a sequence under a cache policy, what is the policy's.
-Status CheckKept(const SequenceChunk& chunk, const ModelConfig& config) {
+Status CheckKept(const SequenceChunk& chunk) {
   const KeptSlots& kept = *chunk.kept;
   const auto tokens = static_cast<int64_t>(chunk.tokens.size());
   if (chunk.scores != nullptr)
     return absl::InvalidArgumentError("a prompt that is pruned as it is computed is not scored");
-  if (chunk.start_position != kept.position() || tokens > kept.StepMax()) {
-    return absl::InvalidArgumentError(absl::StrCat(tokens, " tokens from position ", chunk.start_position, " of ",
-                                                   kept.StepMax(), " from ", kept.position(), " that the cache takes"));
-  }
-  // Only sink-window has positions of its own, which do not grow with the text.
-  const int64_t end = chunk.start_position + tokens;
-  if (kept.policy().kind == CachePolicyKind::kSinkWindow || end <= config.context_tokens_max) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("position ", end - 1, " is beyond the model's context of ", config.context_tokens_max, " tokens"));
+  if (chunk.start_position == kept.position() && tokens <= kept.StepMax()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(tokens, " tokens from position ", chunk.start_position, " of ",
+                                                 kept.StepMax(), " from ", kept.position(), " that the cache takes"));
 }
 
 Status CheckChunk(const SequenceChunk& chunk, const ModelConfig& config, int64_t sequence_tokens_max,
@@ -41,11 +35,14 @@ Status CheckChunk(const SequenceChunk& chunk, const ModelConfig& config, int64_t
   if (tokens == 0 || chunk.start_position < 0) {
     return absl::InvalidArgumentError(absl::StrCat(tokens, " tokens from position ", chunk.start_position));
   }
-  if (chunk.kept != nullptr) SLUICE_RETURN_IF_ERROR(CheckKept(chunk, config));
+  if (chunk.kept != nullptr) SLUICE_RETURN_IF_ERROR(CheckKept(chunk));
   const int64_t end = chunk.first_slot() + tokens;
-  if (end > config.context_tokens_max) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("position ", end - 1, " is beyond the model's context of ", config.context_tokens_max, " tokens"));
+  // Only sink-window has positions of its own, which do not grow with the text.
+  const bool moves = chunk.kept != nullptr && chunk.kept->policy().kind == CachePolicyKind::kSinkWindow;
+  const int64_t positions = moves ? end : chunk.start_position + tokens;
+  if (positions > config.context_tokens_max) {
+    return absl::InvalidArgumentError(absl::StrCat("position ", positions - 1, " is beyond the model's context of ",
+                                                   config.context_tokens_max, " tokens"));
   }
   if (sequence_tokens_max > 0 && end > sequence_tokens_max) {
     return absl::InvalidArgumentError(absl::StrCat("position ", end - 1, " of a sequence of at most ",
