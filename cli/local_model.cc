@@ -165,11 +165,7 @@ StatusOr<absl::Span<const float>> LocalModel::PrefillUnder(const CachePolicy& po
     auto kept = std::make_unique<KeptSlots>(policy, kv_->options().layout, slots);
     PromptScores scores(policy, kv_->options().layout, tokens);
     SLUICE_ASSIGN_OR_RETURN(logits, PrefillDensely(ids, policy.ranks() ? &scores : nullptr));
-    for (int layer = 0; layer < kv_->options().layout.layers; ++layer) {
-      kept->KeepPrompt(layer, tokens, scores.layer(layer), scores.stride());
-    }
-    kept->FinishPrompt(tokens);
-    CopyKeptRows(*kv_, pages_.pages(), pages_.pages(), *kept);
+    PrunePrompt(*kv_, pages_.pages(), pages_.pages(), tokens, &scores, *kept);
     kept_ = std::move(kept);
     return logits;
   }

@@ -126,13 +126,8 @@ Status Lockstep::ComputePrompt(absl::Span<Member* const> members) {
 
   for (Member* member : members) {
     const auto scoring = find(member->run->policy);
-    for (int layer = 0; layer < layout_.layers; ++layer) {
-      const bool scored = scoring != scorings.end();
-      member->kept->KeepPrompt(layer, tokens, scored ? scoring->scores->layer(layer) : nullptr,
-                               scored ? scoring->scores->stride() : 0);
-    }
-    member->kept->FinishPrompt(tokens);
-    CopyKeptRows(*store.pool, pages.pages(), member->pages.pages(), *member->kept);
+    PromptScores* scores = scoring != scorings.end() ? scoring->scores.get() : nullptr;
+    PrunePrompt(*store.pool, pages.pages(), member->pages.pages(), tokens, scores, *member->kept);
     if (member->run->generated_tokens > 0 && prompt.size() == member->run->ids.size()) {
       member->outcome->generated_tokens.push_back(next);
     }

@@ -33,9 +33,14 @@ void CopyKeptRows(KvPool& pool, int layer, absl::Span<const PageIndex> from, abs
   }
 }
 
-void CopyKeptRows(KvPool& pool, absl::Span<const PageIndex> from, absl::Span<const PageIndex> to,
-                  const KeptSlots& kept) {
-  for (int layer = 0; layer < pool.options().layout.layers; ++layer) CopyKeptRows(pool, layer, from, to, kept);
+void PrunePrompt(KvPool& pool, absl::Span<const PageIndex> from, absl::Span<const PageIndex> to, int64_t tokens,
+                 PromptScores* scores, KeptSlots& kept) {
+  for (int layer = 0; layer < pool.options().layout.layers; ++layer) {
+    kept.KeepPrompt(layer, tokens, scores != nullptr ? scores->layer(layer) : nullptr,
+                    scores != nullptr ? scores->stride() : 0);
+    CopyKeptRows(pool, layer, from, to, kept);
+  }
+  kept.FinishPrompt(tokens);
 }
 
 }  // namespace sluice

@@ -4,6 +4,7 @@
 #include "absl/types/span.h"
 #include "model/kept_slots.h"
 #include "model/kv_pool.h"
+#include "model/prompt_scores.h"
 
 namespace sluice {
 
@@ -11,8 +12,9 @@ namespace sluice {
 // may be the same pages, which then are of this sequence alone. REQUIRES: KeepPrompt of the layer, and no step since.
 void CopyKeptRows(KvPool& pool, int layer, absl::Span<const PageIndex> from, absl::Span<const PageIndex> to,
                   const KeptSlots& kept);
-// Of all layers.
-void CopyKeptRows(KvPool& pool, absl::Span<const PageIndex> from, absl::Span<const PageIndex> to,
-                  const KeptSlots& kept);
+// A prompt of `tokens` tokens was computed densely in `from`: `kept` keeps what its policy keeps, packed in `to`.
+// `scores` may be null where the policy does not rank.
+void PrunePrompt(KvPool& pool, absl::Span<const PageIndex> from, absl::Span<const PageIndex> to, int64_t tokens,
+                 PromptScores* scores, KeptSlots& kept);
 
 }  // namespace sluice

@@ -16,14 +16,15 @@ std::vector<int64_t> Golden(const std::string& model, const std::string& tensor)
   return ReadGoldenTensors(SLUICE_TEST_DATA "/tiny/" + model + "/golden.safetensors")[tensor].i64;
 }
 
-std::vector<std::string> GreedyArguments(const std::string& model, const std::string& path) {
+// `complete` in f32, as the goldens were made.
+std::vector<std::string> ExactArguments(const std::string& path, const std::vector<int64_t>& prompt, int max_tokens) {
   return {"complete",
           "--model",
           path,
           "--prompt-ids",
-          absl::StrJoin(Golden(model, "input_ids"), ","),
+          absl::StrJoin(prompt, ","),
           "--max-tokens",
-          "32",
+          absl::StrCat(max_tokens),
           "--temperature",
           "0",
           "--ignore-eos",
@@ -33,6 +34,10 @@ std::vector<std::string> GreedyArguments(const std::string& model, const std::st
           "--threads",
           "1",
           "--json"};
+}
+
+std::vector<std::string> GreedyArguments(const std::string& model, const std::string& path) {
+  return ExactArguments(path, Golden(model, "input_ids"), 32);
 }
 
 class CompleteTiny : public testing::TestWithParam<const char*> {};
@@ -85,20 +90,7 @@ TEST(Complete, SaysTheOraclesTokensUnderEachCachePolicy) {
     SCOPED_TRACE(name);
     auto golden = ReadGoldenTensors(policies + name + ".safetensors");
     const std::string model = name.starts_with("mla") ? "tiny-deepseek-mla" : "tiny-llama-gqa";
-    Flags arguments = {"complete",
-                       "--model",
-                       policies + "models/" + model,
-                       "--prompt-ids",
-                       absl::StrJoin(golden["prompt"].i64, ","),
-                       "--max-tokens",
-                       "64",
-                       "--ignore-eos",
-                       "--exact",
-                       "--kv-store",
-                       "f32",
-                       "--threads",
-                       "1",
-                       "--json"};
+    Flags arguments = ExactArguments(policies + "models/" + model, golden["prompt"].i64, 64);
     arguments.insert(arguments.end(), flags.begin(), flags.end());
     const CommandLineResult result = RunSluice(arguments);
     ASSERT_EQ(result.status, 0) << result.err;

@@ -8,6 +8,7 @@
 #include "nlohmann/json.hpp"
 #include "tests/eval/runner_fixture.h"
 #include "tests/model/goldens.h"
+#include "tests/model/policy_json.h"
 
 namespace sluice {
 namespace {
@@ -37,16 +38,6 @@ struct Golden {
     return absl::MakeConstSpan(logits).subspan(i * vocab, vocab);
   }
 };
-
-CachePolicy PolicyOf(const json& j) {
-  CachePolicy policy = {.kind = ParseCachePolicyKind(j["kind"].get<std::string>()).value()};
-  if (policy.kind == CachePolicyKind::kFull) return policy;
-  policy.budget = j.value("budget", 0);
-  policy.sinks = j.value("sinks", 0);
-  policy.window = j.value("window", j.value("recent", 0));
-  policy.pool = j.value("pool", 1);
-  return policy;
-}
 
 std::vector<Golden> Goldens(const std::string& model) {
   std::ifstream file(kPolicies + "cases.json");

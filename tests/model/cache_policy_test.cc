@@ -15,6 +15,7 @@
 #include "model/kept_slots.h"
 #include "model/kept_tokens.h"
 #include "nlohmann/json.hpp"
+#include "tests/model/policy_json.h"
 
 namespace sluice {
 namespace {
@@ -24,15 +25,6 @@ using ::testing::ElementsAreArray;
 using ::testing::HasSubstr;
 
 const KvLayout kOneHead = KvLayout::Gqa(1, 1, 16);
-
-CachePolicy PolicyOf(const json& j) {
-  CachePolicy policy = {.kind = ParseCachePolicyKind(j["kind"].get<std::string>()).value()};
-  policy.budget = j.value("budget", 0);
-  policy.sinks = j.value("sinks", 0);
-  policy.window = j.value("window", j.value("recent", 0));
-  policy.pool = j.value("pool", 1);
-  return policy;
-}
 
 json Replay() {
   std::ifstream file(SLUICE_TEST_DATA "/policies/replay.json");

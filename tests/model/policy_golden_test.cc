@@ -8,6 +8,7 @@
 #include "model/kept_tokens.h"
 #include "nlohmann/json.hpp"
 #include "tests/model/golden_fixture.h"
+#include "tests/model/policy_json.h"
 
 namespace sluice {
 namespace {
@@ -35,16 +36,6 @@ std::vector<PolicyCase> Cases(bool streamed_too) {
     for (const Isa isa : SupportedIsas()) cases.push_back({c, isa});
   }
   return cases;
-}
-
-CachePolicy PolicyOf(const json& j) {
-  CachePolicy policy = {.kind = ParseCachePolicyKind(j["kind"].get<std::string>()).value()};
-  if (policy.kind == CachePolicyKind::kFull) return policy;
-  policy.budget = j.value("budget", 0);
-  policy.sinks = j.value("sinks", 0);
-  policy.window = j.value("window", j.value("recent", 0));
-  policy.pool = j.value("pool", 1);
-  return policy;
 }
 
 class PolicyGolden : public ::testing::TestWithParam<PolicyCase> {
@@ -85,10 +76,8 @@ class PolicyGolden : public ::testing::TestWithParam<PolicyCase> {
     }
     for (int layer = 0; layer < Layout().layers; ++layer) {
       if (policy_.ranks()) ExpectPromptScores(scores, layer);
-      kept_->KeepPrompt(layer, tokens, scores.layer(layer), scores.stride());
     }
-    kept_->FinishPrompt(tokens);
-    CopyKeptRows(engine_->pool(), sequence_->lease.pages(), sequence_->lease.pages(), *kept_);
+    PrunePrompt(engine_->pool(), sequence_->lease.pages(), sequence_->lease.pages(), tokens, &scores, *kept_);
     return logits;
   }
 

@@ -41,11 +41,7 @@ class Bounded {
     SequenceChunk chunk = engine_.Chunk(sequence_, prompt_, LogitsFor::kLast);
     chunk.scores = kept_.policy().ranks() ? &scores : nullptr;
     std::vector<float> logits = engine_.Forward({{chunk}});
-    for (int layer = 0; layer < engine_.config().layers; ++layer) {
-      kept_.KeepPrompt(layer, tokens, scores.layer(layer), scores.stride());
-    }
-    kept_.FinishPrompt(tokens);
-    CopyKeptRows(engine_.pool(), sequence_.lease.pages(), sequence_.lease.pages(), kept_);
+    PrunePrompt(engine_.pool(), sequence_.lease.pages(), sequence_.lease.pages(), tokens, &scores, kept_);
     return logits;
   }
 
