@@ -3,7 +3,8 @@
 #include <algorithm>
 
 #include "CLI/CLI.hpp"
-#include "eval/cache_case.h"
+#include "common/cache_policy.h"
+#include "kernels/codec/codec.h"
 
 namespace sluice {
 
@@ -28,9 +29,7 @@ void AddEvalFlags(CLI::App& app, EvalFlags* flags) {
   AddBytes(app, "--kv-memory", &flags->kv_memory_bytes, "Memory for KV of texts that run together");
   app.get_option("--kv-memory")->group("Model");
 
-  add("Caches", "--policies", &flags->policies,
-      "Whose KV stays, with a budget in tokens or as a share of the prompt: full, h2o:20%, snapkv:512, tova:20%, "
-      "sink-window:20%, or sinks and window as in sink-window:4+1020")
+  add("Caches", "--policies", &flags->policies, absl::StrCat("Whose KV stays, ", kPolicyForms))
       ->delimiter(',')
       ->type_name("POLICY,");
   add("Caches", "--codecs", &flags->codecs, "How KV is kept: auto, f32, bf16, f16, fp8, int8, int4 or mla-fp8")
@@ -84,7 +83,7 @@ Status Check(const EvalFlags& flags) {
     }
   }
   for (const std::string& policy : flags.policies) {
-    const Status status = ParseCacheCase(policy).status();
+    const Status status = ParseCachePolicySpec(policy).status();
     if (!status.ok()) problems.push_back(std::string(status.message()));
   }
   for (const std::string& codec : flags.codecs) {

@@ -33,6 +33,12 @@ void AddTokenIds(CLI::App& app, const std::string& flag, std::vector<TokenId>* v
 // How a completion is sampled and where it ends.
 void AddSamplingFlags(CLI::App& app, SamplingParams* sampling);
 
+// How help texts say what ParseCachePolicySpec reads.
+inline constexpr char kPolicyForms[] =
+    "with a budget in tokens or as a share of the prompt: full, h2o:20%, snapkv:512, tova:20%, sink-window:20%, or "
+    "sinks "
+    "and window as in sink-window:4+1020";
+
 // Which tokens' KV stays: --cache-policy, --cache-budget and what they can be told more. Check them with Validate.
 void AddCachePolicyFlags(CLI::App& app, CachePolicySpec* policy);
 

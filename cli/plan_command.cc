@@ -45,13 +45,7 @@ class PlanCommand final : public Subcommand {
     AddParsed(*app, "--device-memory", "BYTES", &options().device_bytes, "Of the device: says how many requests fit",
               ParseByteCount);
     AddBytes(*app, "--weights", &report_.weights_bytes, "What a shape's weights take of the device's memory");
-    app->add_option("--window", window_, "Plan sink-window too: newest tokens that it keeps")->type_name("TOKENS");
-    app->add_option("--sinks", sinks_, "First tokens that sink-window keeps")
-        ->capture_default_str()
-        ->type_name("TOKENS")
-        ->needs("--window");
-    AddParsed(*app, "--budget", "TOKENS|%", &h2o_,
-              "Plan h2o too: tokens that it keeps, or a share of the context such as 20%", ParseBudget);
+    AddPolicies();
     AddParsed(*app, "--link", "RATE", &options().link_bytes_per_s,
               "Between prefill and decode, such as 10Gbit/s or 1.25GB/s", ParseLinkRate);
     app->add_option("--prefill-rate", options().prefill_tokens_per_s,
@@ -75,10 +69,6 @@ class PlanCommand final : public Subcommand {
   Status Run(Streams streams) override {
     if (!model_path_.empty()) SLUICE_RETURN_IF_ERROR(ReadModel());
     options().model_bytes = report_.weights_bytes + report_.scratch_bytes;
-    if (window_.has_value()) {
-      options().policies.push_back({.kind = PlannedPolicy::Kind::kSinkWindow, .sinks = sinks_, .window = *window_});
-    }
-    if (h2o_.has_value()) options().policies.push_back(*h2o_);
     SLUICE_ASSIGN_OR_RETURN(report_.plan, MakeKvPlan(report_.model, options()));
     if (!report_.against_source.empty()) {
       SLUICE_ASSIGN_OR_RETURN(report_.against_plan, MakeKvPlan(report_.against, options()));
@@ -93,6 +83,24 @@ class PlanCommand final : public Subcommand {
 
  private:
   KvPlanOptions& options() { return report_.options; }
+
+  // Beside full, which is always planned.
+  void AddPolicies() {
+    app_->add_option_function<std::vector<std::string>>(
+            "--policies",
+            [this](const std::vector<std::string>& texts) {
+              for (const std::string& text : texts) {
+                const StatusOr<CachePolicySpec> policy = ParseCachePolicySpec(text);
+                if (!policy.ok()) throw CLI::ValidationError("--policies", std::string(policy.status().message()));
+                if (policy->kind == CachePolicyKind::kFull) continue;
+                options().policies.push_back(*policy);
+                report_.policies.push_back(text);
+              }
+            },
+            absl::StrCat("Plan these too: whose KV stays, ", kPolicyForms))
+        ->delimiter(',')
+        ->type_name("POLICY,");
+  }
 
   void AddShape(const std::string& flag, std::string* source, PlannedModel* model, const std::string& help) {
     app_->add_option_function<std::string>(
@@ -127,9 +135,6 @@ class PlanCommand final : public Subcommand {
 
   PlanReport report_;
   std::string model_path_;
-  std::optional<int64_t> window_;
-  int64_t sinks_ = 4;
-  std::optional<PlannedPolicy> h2o_;
   bool json_ = false;
 };
 

@@ -99,18 +99,4 @@ StatusOr<double> ParseLinkRate(const std::string& text) {
       absl::StrCat("\"", text, "\" is not a rate such as 10Gbit/s, 250Mbit/s, 1.25GB/s, 100MB/s or 1GiB/s"));
 }
 
-StatusOr<PlannedPolicy> ParseBudget(const std::string& text) {
-  PlannedPolicy policy = {.kind = PlannedPolicy::Kind::kH2o};
-  const char* end = text.data() + text.size();
-  if (!text.empty() && text.back() == '%') {
-    const auto [rest, error] = std::from_chars(text.data(), end - 1, policy.percent);
-    if (error == std::errc() && rest == end - 1 && policy.percent > 0 && policy.percent <= 100) return policy;
-  } else {
-    const auto [rest, error] = std::from_chars(text.data(), end, policy.tokens);
-    if (error == std::errc() && rest == end && policy.tokens > 0) return policy;
-  }
-  return absl::InvalidArgumentError(
-      absl::StrCat("\"", text, "\" is not a budget such as 20% of the context or 4096 tokens"));
-}
-
 }  // namespace sluice

@@ -1,4 +1,4 @@
-// What the flags of `sluice plan` spell: shapes, rates and budgets. A text that cannot be read is InvalidArgument with
+// What the flags of `sluice plan` spell: shapes and rates. A text that cannot be read is InvalidArgument with
 // the text and what was expected.
 #pragma once
 
@@ -14,7 +14,5 @@ namespace sluice {
 StatusOr<PlannedModel> ParseShape(const std::string& text);
 // "10Gbit/s", "2.5MB/s", "1GiB/s" in bytes a second.
 StatusOr<double> ParseLinkRate(const std::string& text);
-// "20%" of the context or "4096" tokens, as the budget of h2o.
-StatusOr<PlannedPolicy> ParseBudget(const std::string& text);
 
 }  // namespace sluice

@@ -41,11 +41,11 @@ ordered_json ContextJson(const PlanReport& report, const ContextPlan& context) {
   if (context.mha_bytes > 0) json["mha_bf16_bytes"] = context.mha_bytes;
   ordered_json rows = ordered_json::array();
   for (const KvPlanRow& row : context.rows) {
-    ordered_json item = {{"policy", report.options.policies[row.policy].name()},
+    ordered_json item = {{"policy", report.policies[row.policy]},
                          {"codec", Name(row.codec)},
                          {"slots", row.slots},
                          {"request_bytes", row.request_bytes},
-                         {"score_bytes", row.score_bytes},
+                         {"kept_slots_bytes", row.kept_slots_bytes},
                          {"batch_bytes", row.batch_bytes}};
     if (row.requests.has_value()) item["requests"] = *row.requests;
     if (row.transfer.has_value()) item["transfer"] = TransferJson(*row.transfer);
@@ -56,7 +56,7 @@ ordered_json ContextJson(const PlanReport& report, const ContextPlan& context) {
     const TransferAdvice advice = Advise(context);
     json["advice"] = {{"means", Name(advice.means)},
                       {"codec", Name(advice.row->codec)},
-                      {"policy", report.options.policies[advice.row->policy].name()},
+                      {"policy", report.policies[advice.row->policy]},
                       {"q_bf16", advice.plain_q},
                       {"q", *advice.row->transfer->q},
                       {"text", AdviceText(report, context)}};

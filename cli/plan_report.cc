@@ -26,7 +26,7 @@ std::string Percent(double part) { return absl::StrFormat("%.3g %%", part * 100)
 std::string What(const PlanReport& report, const KvPlanRow& row) {
   const std::string codec(Name(row.codec));
   if (row.policy == 0) return codec;
-  return absl::StrCat(codec, " of what ", report.options.policies[row.policy].name(), " keeps");
+  return absl::StrCat(codec, " of what ", report.policies[row.policy], " keeps");
 }
 
 std::string PlainText(double q) {
@@ -58,7 +58,8 @@ PlanFormula Formula(const PlanReport& report) {
         {"H_kv", absl::StrCat(l.kv_heads, " KV heads (of ", report.model.heads, " query heads)")});
     formula.factors.push_back({"d", absl::StrCat(l.head_dim, " channels of a head")});
   }
-  formula.factors.push_back({"s", "slots of a request: its tokens, or a bounded cache's budget + 1"});
+  formula.factors.push_back(
+      {"s", "slots of a request: its tokens, or what a policy keeps and, where steps let tokens go, one more"});
   formula.factors.push_back({"b", absl::StrCat(report.options.batch, " requests at once")});
   const std::string tail = absl::StrCat(row.slots, " x ", report.options.batch, " = ", row.batch_bytes);
   formula.example = is_mla ? absl::StrCat("2 x ", l.layers, " x (", l.latent, " + ", l.rope_dim, ") x ", tail)

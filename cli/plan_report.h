@@ -17,6 +17,7 @@ struct PlanReport {
   int64_t weights_bytes = 0;  // 0 where they are not known
   int64_t scratch_bytes = 0;  // of a worker with the default options
   KvPlanOptions options;
+  std::vector<std::string> policies = {"full"};  // names of the options' policies, as they were asked for
   KvPlan plan;
 
   // Another model's shape to set beside this one's.

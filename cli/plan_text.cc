@@ -99,8 +99,7 @@ void PrintMemory(const PlanReport& report, std::ostream& out) {
     }
     for (const Line& line : Lines(report.plan, context)) {
       const KvPlanRow& row = *line.row;
-      std::vector<std::string> cells = {tokens,
-                                        absl::StrCat(report.model.scheme(), ", ", options.policies[row.policy].name()),
+      std::vector<std::string> cells = {tokens, absl::StrCat(report.model.scheme(), ", ", report.policies[row.policy]),
                                         line.codecs, absl::StrCat(line.bytes_per_token), absl::StrCat(row.slots)};
       AddSize(row.request_bytes, row.batch_bytes, context.mha_bytes, cells);
       if (has_device) cells.push_back(absl::StrCat(*row.requests));
@@ -128,7 +127,7 @@ void PrintTransfer(const PlanReport& report, std::ostream& out) {
     for (const Line& line : Lines(report.plan, context)) {
       const TransferPlan& transfer = *line.row->transfer;
       std::vector<std::string> cells = {absl::StrCat(context.context_tokens),
-                                        report.options.policies[line.row->policy].name(),
+                                        report.policies[line.row->policy],
                                         line.codecs,
                                         absl::StrCat(transfer.tokens),
                                         Gb(transfer.bytes),

@@ -6,6 +6,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 
 namespace sluice {
@@ -16,6 +17,7 @@ constexpr int64_t kSlotsMax = int64_t{1} << 30;
 constexpr int64_t kDefaultSinks = 4;
 constexpr int64_t kDefaultSnapKvWindow = 32;
 constexpr int kSnapKvPool = 5;
+constexpr double kShareError = 1e-6;  // of a share of a prompt, as doubles have it: 29 % of 100 tokens are 29
 
 void CheckRange(const char* field, int64_t value, int64_t low, int64_t high, std::vector<std::string>* problems) {
   if (value >= low && value <= high) return;
@@ -137,6 +139,28 @@ Status SetBudget(const std::string& text, CachePolicySpec* spec) {
                                                  " slots nor a share of the prompt such as 20%"));
 }
 
+StatusOr<CachePolicySpec> ParseCachePolicySpec(const std::string& text) {
+  const std::pair<std::string, std::string> parts = absl::StrSplit(text, absl::MaxSplits(':', 1));
+  const std::string& budget = parts.second;
+  CachePolicySpec spec;
+  SLUICE_ASSIGN_OR_RETURN(spec.kind, ParseCachePolicyKind(parts.first));
+  if (spec.kind == CachePolicyKind::kSinkWindow && budget.find('+') != std::string::npos) {
+    const std::pair<std::string, std::string> numbers = absl::StrSplit(budget, absl::MaxSplits('+', 1));
+    int64_t sinks = 0;
+    int64_t window = 0;
+    if (!absl::SimpleAtoi(numbers.first, &sinks) || !absl::SimpleAtoi(numbers.second, &window)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("'", text, "' is not sinks and a window, as in sink-window:4+1020"));
+    }
+    spec.sinks = sinks;
+    spec.window = window;
+  } else if (text.find(':') != std::string::npos) {
+    SLUICE_RETURN_IF_ERROR(WithContext(SetBudget(budget, &spec), text));
+  }
+  SLUICE_RETURN_IF_ERROR(Validate(spec));
+  return spec;
+}
+
 Status Validate(const CachePolicySpec& spec) {
   std::vector<std::string> problems;
   const bool full = spec.kind == CachePolicyKind::kFull;
@@ -167,7 +191,8 @@ StatusOr<CachePolicy> Resolve(const CachePolicySpec& spec, int64_t prompt_tokens
   const bool sink_window = spec.kind == CachePolicyKind::kSinkWindow;
   policy.sinks = spec.sinks.value_or(sink_window ? kDefaultSinks : 0);
   if (spec.budget_share) {
-    const auto share = static_cast<int64_t>(std::floor(*spec.budget_share * static_cast<double>(prompt_tokens)));
+    const auto share =
+        static_cast<int64_t>(std::floor(*spec.budget_share * static_cast<double>(prompt_tokens) + kShareError));
     policy.budget = std::max({share, policy.sinks + spec.window.value_or(1), int64_t{1}});
   } else {
     policy.budget = spec.budget.value_or(policy.sinks + spec.window.value_or(0));

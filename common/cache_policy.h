@@ -73,6 +73,9 @@ struct CachePolicySpec {
 };
 // "20%" or "2048" into the spec's budget.
 Status SetBudget(const std::string& text, CachePolicySpec* spec);
+// "full", "h2o:20%", "tova:512"; "sink-window:4+1020", which is sinks and window, as is "sink-window:0+256". The result
+// has passed Validate.
+StatusOr<CachePolicySpec> ParseCachePolicySpec(const std::string& text);
 // Contradictions that do not depend on the prompt.
 Status Validate(const CachePolicySpec& spec);
 // The policy for a prompt. A share of it is rounded down, and is at least what sinks and window need. InvalidArgument

@@ -16,8 +16,7 @@ struct CacheCase {
   KvCodec codec = KvCodec::kF32;
 };
 
-// "full", "h2o:20%", "tova:512"; "sink-window:4+1020", which is sinks and window, as is "sink-window:0+256". The
-// codec is left as it is.
+// A policy as ParseCachePolicySpec reads it. The codec is left as it is.
 StatusOr<CacheCase> ParseCacheCase(const std::string& text);
 
 }  // namespace sluice

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 
-#include "absl/strings/str_format.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "model/kept_prompt.h"
+#include "model/kept_slots.h"
 
 namespace sluice {
 namespace {
@@ -30,24 +32,6 @@ class Problems {
  private:
   std::vector<std::string> problems_;
 };
-
-void CheckPolicy(const PlannedPolicy& policy, Problems& problems) {
-  switch (policy.kind) {
-    case PlannedPolicy::Kind::kFull:
-      break;
-    case PlannedPolicy::Kind::kSinkWindow:
-      problems.Range("sinks", policy.sinks, 0, kContextTokensMax);
-      problems.Range("window", policy.window, 1, kContextTokensMax);
-      break;
-    case PlannedPolicy::Kind::kH2o:
-      if (policy.percent == 0) {
-        problems.Range("budget", policy.tokens, 1, kContextTokensMax);
-      } else if (!(policy.percent > 0 && policy.percent <= 100)) {
-        problems.Add("budget is ", policy.percent, " % of the context, more than 0 and up to 100 are possible");
-      }
-      break;
-  }
-}
 
 void CheckRate(const char* name, const std::optional<double>& rate, Problems& problems) {
   if (rate.has_value() && !(*rate >= kRateMin && *rate <= kRateMax)) {
@@ -122,34 +106,29 @@ class Planner {
   }
 
   StatusOr<KvPlanRow> Row(int64_t tokens, size_t policy_index, const CodecSize& codec) const {
-    const PlannedPolicy& policy = options_.policies[policy_index];
-    KvPlanRow row = {.codec = codec.codec, .policy = policy_index, .slots = policy.Slots(tokens)};
-    SLUICE_ASSIGN_OR_RETURN(const int64_t kv_bytes, Times(codec.bytes_per_token, row.slots, "KV of a request"));
-    row.score_bytes = ScoreBytes(policy, row.slots);
-    if (__builtin_add_overflow(kv_bytes, row.score_bytes, &row.request_bytes)) {
-      return absl::InvalidArgumentError("KV and scores of a request exceed 2^63 bytes");
+    SLUICE_ASSIGN_OR_RETURN(const CachePolicy policy, Resolve(options_.policies[policy_index], tokens));
+    KvPlanRow row = {.codec = codec.codec, .policy = policy_index, .slots = policy.Slots(tokens, 0)};
+    const int64_t page_slots = (row.slots + options_.page_tokens - 1) / options_.page_tokens * options_.page_tokens;
+    SLUICE_ASSIGN_OR_RETURN(const int64_t page_bytes, Times(codec.bytes_per_token, page_slots, "KV of a request"));
+    if (policy.kind != CachePolicyKind::kFull) {
+      row.kept_slots_bytes = static_cast<int64_t>(KeptSlots::Bytes(policy, model_.layout, row.slots));
     }
+    int64_t held_bytes = 0;
+    if (__builtin_add_overflow(page_bytes, row.kept_slots_bytes, &held_bytes)) {
+      return absl::InvalidArgumentError("KV, positions and scores of a request exceed 2^63 bytes");
+    }
+    row.request_bytes = codec.bytes_per_token * row.slots + row.kept_slots_bytes;
     SLUICE_ASSIGN_OR_RETURN(row.batch_bytes, Times(row.request_bytes, options_.batch, "KV of the batch"));
-    if (options_.device_bytes.has_value()) row.requests = Requests(policy, row, codec);
+    if (options_.device_bytes.has_value()) {
+      row.requests = std::max<int64_t>(*options_.device_bytes - options_.model_bytes, 0) / held_bytes;
+    }
     if (options_.link_bytes_per_s.has_value()) {
-      const int64_t sent = policy.KeptTokens(tokens);
-      row.transfer = {.tokens = sent, .bytes = codec.bytes_per_token * sent + ScoreBytes(policy, sent)};
+      const int64_t sent = policy.Kept(tokens);
+      const auto told_bytes = static_cast<int64_t>(KeptPromptBytesMax(policy, model_.layout, tokens));
+      row.transfer = {.tokens = sent, .bytes = codec.bytes_per_token * sent + told_bytes};
       FinishTransfer(options_, tokens, model_.layout.layers, *row.transfer);
     }
     return row;
-  }
-
-  // One f32 for each slot, layer and KV head; one latent serves all heads.
-  int64_t ScoreBytes(const PlannedPolicy& policy, int64_t slots) const {
-    if (policy.kind != PlannedPolicy::Kind::kH2o) return 0;
-    return slots * model_.layout.layers * model_.layout.rows_per_token() * static_cast<int64_t>(sizeof(float));
-  }
-
-  int64_t Requests(const PlannedPolicy& policy, const KvPlanRow& row, const CodecSize& codec) const {
-    const int64_t room = std::max<int64_t>(*options_.device_bytes - options_.model_bytes, 0);
-    const int64_t pages = (row.slots + options_.page_tokens - 1) / options_.page_tokens;
-    const int64_t page_bytes = options_.page_tokens * codec.bytes_per_token + ScoreBytes(policy, options_.page_tokens);
-    return room / page_bytes / pages;
   }
 
   const PlannedModel& model_;
@@ -213,46 +192,18 @@ Status Validate(const PlannedModel& model) {
   return CheckCodec(l, KvCodec::kBf16);
 }
 
-std::string PlannedPolicy::name() const {
-  switch (kind) {
-    case Kind::kFull:
-      return "full";
-    case Kind::kSinkWindow:
-      return absl::StrCat("sink-window ", sinks, "+", window);
-    case Kind::kH2o:
-      return percent > 0 ? absl::StrFormat("h2o %g %%", percent) : absl::StrCat("h2o ", tokens);
-  }
-  return "";
-}
-
-int64_t PlannedPolicy::KeptTokens(int64_t context_tokens) const {
-  switch (kind) {
-    case Kind::kFull:
-      return context_tokens;
-    case Kind::kSinkWindow:
-      return std::min(context_tokens, sinks + window);
-    case Kind::kH2o: {
-      const auto part = static_cast<int64_t>(percent * static_cast<double>(context_tokens) / 100);
-      return std::min(context_tokens, percent > 0 ? std::max<int64_t>(part, 1) : tokens);
-    }
-  }
-  return context_tokens;
-}
-
-int64_t PlannedPolicy::Slots(int64_t context_tokens) const {
-  return std::min(context_tokens, KeptTokens(context_tokens) + 1);
-}
-
 Status Validate(const KvPlanOptions& options) {
   Problems problems;
   if (options.context_tokens.empty()) problems.Add("no context length is given");
   for (const int64_t tokens : options.context_tokens) problems.Range("context", tokens, 1, kContextTokensMax);
   problems.Range("batch", options.batch, 1, kBatchMax);
   problems.Range("page tokens", options.page_tokens, 1, kPageTokensMax);
-  if (options.policies.empty() || options.policies[0].kind != PlannedPolicy::Kind::kFull) {
+  if (options.policies.empty() || options.policies[0].kind != CachePolicyKind::kFull) {
     problems.Add("the first policy must be full");
   }
-  for (const PlannedPolicy& policy : options.policies) CheckPolicy(policy, problems);
+  for (const CachePolicySpec& policy : options.policies) {
+    if (const Status status = Validate(policy); !status.ok()) problems.Add(std::string(status.message()));
+  }
   if (options.device_bytes.has_value()) problems.Range("device memory", *options.device_bytes, 1, INT64_MAX);
   problems.Range("bytes of the model", options.model_bytes, 0, INT64_MAX);
   CheckRate("link bytes/s", options.link_bytes_per_s, problems);

@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "common/cache_policy.h"
 #include "common/status.h"
 #include "model/kv_layout.h"
 
@@ -33,27 +34,11 @@ struct PlannedModel {
 // Every contradiction at once, with both values.
 Status Validate(const PlannedModel& model);
 
-// Which tokens decode keeps; a policy is known here by its sizes only.
-struct PlannedPolicy {
-  enum class Kind : uint8_t { kFull, kSinkWindow, kH2o };
-  Kind kind = Kind::kFull;
-  int64_t sinks = 0;   // sink-window
-  int64_t window = 0;  // likewise
-  double percent = 0;  // h2o: of the context, rounded down to whole tokens; 0 where `tokens` says it
-  int64_t tokens = 0;  // h2o
-
-  std::string name() const;  // "full", "sink-window 4+1020", "h2o 20 %"
-  // Tokens of a prompt that stay, and are sent: never more than `context_tokens`.
-  int64_t KeptTokens(int64_t context_tokens) const;
-  // Slots that a request holds: a bounded cache runs its steps on one more than stays between them.
-  int64_t Slots(int64_t context_tokens) const;
-};
-
 struct KvPlanOptions {
   std::vector<int64_t> context_tokens;
-  int64_t batch = 1;                           // requests at once
-  std::vector<PlannedPolicy> policies = {{}};  // the first is `full`
-  int page_tokens = 16;                        // requests hold whole pages
+  int64_t batch = 1;                             // requests at once
+  std::vector<CachePolicySpec> policies = {{}};  // the first is `full`; a context is the prompt that they keep of
+  int page_tokens = 16;                          // requests hold whole pages
   std::optional<int64_t> device_bytes;
   int64_t model_bytes = 0;  // of the device's memory: weights, scratch
   std::optional<double> link_bytes_per_s;
@@ -66,7 +51,7 @@ Status Validate(const KvPlanOptions& options);
 // prefill tokens/s): below 1, nothing hides the transfer.
 struct TransferPlan {
   int64_t tokens = 0;  // those that stay
-  int64_t bytes = 0;
+  int64_t bytes = 0;   // and at most what tells which they are
   double seconds = 0;
   std::optional<double> q;  // this and what follows only where the rate of prefill is known
   double prefill_seconds = 0;
@@ -80,8 +65,8 @@ struct KvPlanRow {
   size_t policy = 0;  // of the options
   int64_t slots = 0;  // of a request
   int64_t request_bytes = 0;
-  int64_t score_bytes = 0;  // within request_bytes: a float for each slot and row of heads, where the policy ranks
-  int64_t batch_bytes = 0;  // of the whole batch
+  int64_t kept_slots_bytes = 0;          // within request_bytes: positions and scores, where there is a policy
+  int64_t batch_bytes = 0;               // of the whole batch
   std::optional<int64_t> requests;       // that fit beside the model; absent without the device's memory
   std::optional<TransferPlan> transfer;  // of one prompt; absent without a link
 };

@@ -67,7 +67,8 @@ TEST(Plan, PrintsTheMlaFormWithItsFactors) {
 TEST(Plan, PutsEveryNumberIntoJson) {
   const auto plan =
       PlanOf({"--shape", kLlama70B, "--context", "8192,32768", "--batch", "32", "--device-memory", "80GiB", "--weights",
-              "35GiB", "--window", "1020", "--budget", "20%", "--link", "10Gbit/s", "--prefill-rate", "2000"});
+              "35GiB", "--policies", "sink-window:4+1020,h2o:20%,snapkv:20%,tova:409", "--link", "10Gbit/s",
+              "--prefill-rate", "2000"});
   EXPECT_EQ(plan["model"]["scheme"], "GQA-8");
   EXPECT_EQ(plan["weights_bytes"], int64_t{35} << 30);
   EXPECT_EQ(plan["codecs"]["int4"]["bytes_per_element"], 0.5625);
@@ -81,8 +82,11 @@ TEST(Plan, PutsEveryNumberIntoJson) {
   EXPECT_EQ(Row(at_32k, "int8")["requests"], 8);
   EXPECT_EQ(bf16["transfer"]["seconds"], 327680.0 * 32768 / 1.25e9);
   EXPECT_NEAR(bf16["transfer"]["q"], 1.25e9 / (327680.0 * 2000), 1e-9);
-  EXPECT_EQ(Row(at_32k, "bf16", "sink-window 4+1020")["slots"], 1025);
-  EXPECT_EQ(Row(at_32k, "bf16", "h2o 20 %")["transfer"]["tokens"], 6553);
+  EXPECT_EQ(Row(at_32k, "bf16", "sink-window:4+1020")["slots"], 1025);
+  EXPECT_EQ(Row(at_32k, "bf16", "h2o:20%")["transfer"]["tokens"], 6553);
+  EXPECT_EQ(Row(at_32k, "bf16", "h2o:20%")["kept_slots_bytes"], 80 * 8 * (6554 * 8 + 4));
+  EXPECT_EQ(Row(at_32k, "bf16", "snapkv:20%")["slots"], 6553);
+  EXPECT_EQ(Row(at_32k, "bf16", "tova:409")["slots"], 410);
   EXPECT_EQ(at_32k["advice"]["means"], "per_layer_compressed");
   EXPECT_EQ(at_32k["advice"]["codec"], "int8");
 }
@@ -103,7 +107,7 @@ TEST(Plan, SetsTwoModelsBesideEachOtherAndSaysSo) {
 TEST(Plan, AdvisesInWordsWithTheNumbersBehindThem) {
   const auto advice = [](const std::string& link) {
     const CommandLineResult result = RunSluice({"plan", "--shape", kLlama70B, "--context", "8192", "--prefill-rate",
-                                                "10000", "--window", "252", "--link", link});
+                                                "10000", "--policies", "sink-window:252", "--link", link});
     EXPECT_EQ(result.status, 0) << result.err;
     return result.out.substr(std::min(result.out.find("advice, context 8192: "), result.out.size()));
   };
@@ -112,9 +116,9 @@ TEST(Plan, AdvisesInWordsWithTheNumbersBehindThem) {
   EXPECT_THAT(advice("200Gbit/s"), AllOf(HasSubstr("q is 7.63"), HasSubstr("per layer 0.164 %")));
   EXPECT_THAT(advice("50Gbit/s"), AllOf(HasSubstr("q is 1.91"), HasSubstr("int8 lifts q to 3.7")));
   EXPECT_THAT(advice("20Gbit/s"), AllOf(HasSubstr("1.31 times as long as prefill"), HasSubstr("int8 lifts q to 1.48")));
-  EXPECT_THAT(advice("5Gbit/s"), AllOf(HasSubstr("no codec lifts q to 1"),
-                                       HasSubstr("bf16 of what sink-window 4+252 keeps lifts q to 6.1")));
-  EXPECT_THAT(advice("100Mbit/s"), AllOf(HasSubstr("int4 of what sink-window 4+252 keeps, has q 0.434"),
+  EXPECT_THAT(advice("5Gbit/s"),
+              AllOf(HasSubstr("no codec lifts q to 1"), HasSubstr("bf16 of what sink-window:252 keeps lifts q to 6.")));
+  EXPECT_THAT(advice("100Mbit/s"), AllOf(HasSubstr("int4 of what sink-window:252 keeps, has q 0.44"),
                                          HasSubstr("keep at most 111 of 8192 tokens")));
 }
 
@@ -185,10 +189,9 @@ TEST(Plan, EndsWithStatusTwoWhereTheCommandLineContradictsItself) {
       {{"--shape", shape}, "give --context with --shape"},
       {{"--model", "m", "--weights", "1GiB"}, "--weights is of a shape"},
       {{"--shape", shape, "--context", "many"}, "--context"},
-      {{"--shape", shape, "--context", "1", "--sinks", "4"}, "--window"},
       {{"--shape", shape, "--context", "1", "--prefill-rate", "4"}, "--link"},
       {{"--shape", shape, "--context", "1", "--link", "10Gb"}, "\"10Gb\" is not a rate"},
-      {{"--shape", shape, "--context", "1", "--budget", "120%"}, "\"120%\" is not a budget"},
+      {{"--shape", shape, "--context", "1", "--policies", "full,h2o:120%"}, "cache budget '120%' is neither"},
       {{"--shape", shape, "--context", "1", "--device-memory", "80GB"}, "\"80GB\" is not a number of bytes"},
       {{"--shape", "layers=80,heads=64,kv_heads=7,head_dim=128"}, "heads (64) is not a multiple of kv_heads (7)"},
   };
@@ -246,15 +249,6 @@ TEST(PlanRates, AreReadWithTheirUnits) {
   EXPECT_DOUBLE_EQ(*ParseLinkRate("1MiB/s"), 1048576);
   for (const char* wrong : {"", "10", "Gbit/s", "10 Gbit/s", "-1GB/s", "0GB/s", "10Gb/s", "nanGB/s"}) {
     EXPECT_FALSE(ParseLinkRate(wrong).ok()) << wrong;
-  }
-}
-
-TEST(PlanBudgets, AreSharesOrTokens) {
-  EXPECT_EQ(ParseBudget("20%")->KeptTokens(2048), 409);
-  EXPECT_EQ(ParseBudget("29%")->KeptTokens(100), 29);
-  EXPECT_EQ(ParseBudget("512")->KeptTokens(2048), 512);
-  for (const char* wrong : {"", "%", "0%", "101%", "-3", "0", "5.5", "1x", "nan%"}) {
-    EXPECT_FALSE(ParseBudget(wrong).ok()) << wrong;
   }
 }
 

@@ -379,6 +379,25 @@ TEST(CachePolicySpec, ResolvesForThePrompt) {
   EXPECT_EQ(resolve(CachePolicyKind::kTova, "10%", 3), "tova 1 (sinks 0, window 1)");
 }
 
+TEST(CachePolicySpec, IsReadAsItIsSpelt) {
+  EXPECT_EQ(*ParseCachePolicySpec("full"), CachePolicySpec());
+  EXPECT_EQ(*ParseCachePolicySpec("h2o:20%"), (CachePolicySpec{.kind = CachePolicyKind::kH2o, .budget_share = 0.2}));
+  EXPECT_EQ(*ParseCachePolicySpec("tova:512"), (CachePolicySpec{.kind = CachePolicyKind::kTova, .budget = 512}));
+  const CachePolicySpec window = *ParseCachePolicySpec("sink-window:0+256");
+  EXPECT_EQ(window, (CachePolicySpec{.kind = CachePolicyKind::kSinkWindow, .sinks = 0, .window = 256}));
+  EXPECT_EQ(Resolve(window, 100)->budget, 256);
+  for (const char* text :
+       {"h3o:20%", "h2o", "h2o:", "h2o:0%", "full:20%", "sink-window:4+", "sink-window", "tova:-3"}) {
+    EXPECT_FALSE(ParseCachePolicySpec(text).ok()) << text;
+  }
+  EXPECT_THAT(ParseCachePolicySpec("sink-window:a+b").status().message(), HasSubstr("sink-window:a+b"));
+}
+
+TEST(CachePolicySpec, AShareInWholePercentIsNotATokenLessForBeingADouble) {
+  EXPECT_EQ(Resolve(*ParseCachePolicySpec("h2o:29%"), 100)->budget, 29);
+  EXPECT_EQ(Resolve(*ParseCachePolicySpec("h2o:20%"), 2048)->budget, 409);
+}
+
 TEST(CachePolicySpec, ContradictionsAreNamedWithTheirValues) {
   const auto problem = [](const CachePolicySpec& spec) { return std::string(Validate(spec).message()); };
   using enum CachePolicyKind;

@@ -6,6 +6,8 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "model/kept_prompt.h"
+#include "model/kept_slots.h"
 
 namespace sluice {
 namespace {
@@ -172,14 +174,14 @@ TEST(KvPlanModel, IsRefusedWithBothValuesWhereItContradictsItself) {
 TEST(KvPlanOptions, AreRefusedWithTheirValues) {
   KvPlanOptions wrong = {.context_tokens = {0, 1 << 30}, .batch = -1, .device_bytes = 0};
   wrong.policies = {{},
-                    {.kind = PlannedPolicy::Kind::kSinkWindow, .sinks = -4, .window = 0},
-                    {.kind = PlannedPolicy::Kind::kH2o, .percent = 101}};
+                    {.kind = CachePolicyKind::kSinkWindow, .sinks = -4, .window = 8},
+                    {.kind = CachePolicyKind::kH2o, .budget_share = 1.01}};
   wrong.link_bytes_per_s = 0;
   wrong.prefill_tokens_per_s = std::nan("");
   EXPECT_THAT(Refusal(kLlama70B, wrong),
               AllOf(HasSubstr("context is 0"), HasSubstr("batch is -1"), HasSubstr("device memory is 0"),
-                    HasSubstr("sinks is -4"), HasSubstr("window is 0"), HasSubstr("budget is 101 %"),
-                    HasSubstr("link bytes/s is 0"), HasSubstr("prefill tokens/s is nan")));
+                    HasSubstr("sinks is -4"), HasSubstr("budget is 1.01 of the prompt"), HasSubstr("link bytes/s is 0"),
+                    HasSubstr("prefill tokens/s is nan")));
   EXPECT_THAT(Refusal(kLlama70B, {}), HasSubstr("no context length"));
 }
 
@@ -196,9 +198,10 @@ TEST(KvPlanOptions, SizesBeyondSixtyThreeBitsAreRefusedNamingTheFactors) {
 KvPlanOptions WithPolicies(int64_t context_tokens) {
   return {.context_tokens = {context_tokens},
           .policies = {{},
-                       {.kind = PlannedPolicy::Kind::kSinkWindow, .sinks = 4, .window = 1020},
-                       {.kind = PlannedPolicy::Kind::kH2o, .percent = 20},
-                       {.kind = PlannedPolicy::Kind::kH2o, .tokens = 100}}};
+                       {.kind = CachePolicyKind::kSinkWindow, .sinks = 4, .window = 1020},
+                       {.kind = CachePolicyKind::kH2o, .budget_share = 0.2},
+                       {.kind = CachePolicyKind::kTova, .budget = 100},
+                       {.kind = CachePolicyKind::kSnapKv, .budget_share = 0.2}}};
 }
 
 TEST(KvPlanPolicies, HoldTheirBudgetAndOneSlotMore) {
@@ -206,28 +209,41 @@ TEST(KvPlanPolicies, HoldTheirBudgetAndOneSlotMore) {
   const ContextPlan context = Plan(kLlama70B, options).contexts[0];
   EXPECT_EQ(Row(context, KvCodec::kBf16, 0).slots, 2048);
   EXPECT_EQ(Row(context, KvCodec::kBf16, 1).slots, 1025);
-  EXPECT_EQ(Row(context, KvCodec::kBf16, 1).request_bytes, 1025 * 327680);
+  EXPECT_EQ(Row(context, KvCodec::kBf16, 1).request_bytes, 1025 * 327680 + 1025 * 4 + 4);
   EXPECT_EQ(Row(context, KvCodec::kBf16, 2).slots, 410);  // 409.6, rounded down, and one
   EXPECT_EQ(Row(context, KvCodec::kBf16, 3).slots, 101);
-  // h2o has an f32 of score for each slot of each layer and KV head.
-  EXPECT_EQ(Row(context, KvCodec::kBf16, 2).score_bytes, 410 * 80 * 8 * 4);
-  EXPECT_EQ(Row(context, KvCodec::kBf16, 2).request_bytes, 410 * 327680 + 410 * 80 * 8 * 4);
-  EXPECT_EQ(options.policies[1].name(), "sink-window 4+1020");
-  EXPECT_EQ(options.policies[2].name(), "h2o 20 %");
-  EXPECT_EQ(options.policies[3].name(), "h2o 100");
+  EXPECT_EQ(Row(context, KvCodec::kBf16, 4).slots, 409);  // only a prompt is pruned: no step runs on one more
+  EXPECT_EQ(Row(context, KvCodec::kBf16, 2).request_bytes,
+            410 * 327680 + Row(context, KvCodec::kBf16, 2).kept_slots_bytes);
+}
+
+TEST(KvPlanPolicies, TakeThePositionsAndScoresThatDecodeTakes) {
+  const ContextPlan context = Plan(kLlama70B, WithPolicies(2048)).contexts[0];
+  const auto bytes = [&](size_t policy) { return Row(context, KvCodec::kInt8, policy).kept_slots_bytes; };
+  EXPECT_EQ(bytes(0), 0);
+  EXPECT_EQ(bytes(1), 1025 * 4 + 4);            // all layers keep the same
+  EXPECT_EQ(bytes(2), 80 * 8 * (410 * 8 + 4));  // each KV head its own, by scores of all steps
+  EXPECT_EQ(bytes(3), 80 * (101 * 8 + 4));      // each layer its own
+  EXPECT_EQ(bytes(4), 80 * 8 * (409 * 4 + 4));  // scores end with the prompt
+  for (size_t i = 1; i < 5; ++i) {
+    const CachePolicy policy = *Resolve(WithPolicies(2048).policies[i], 2048);
+    const int64_t slots = Row(context, KvCodec::kInt8, i).slots;
+    EXPECT_EQ(bytes(i), static_cast<int64_t>(KeptSlots::Bytes(policy, kLlama70B.layout, slots)));
+  }
 }
 
 TEST(KvPlanPolicies, NeverHoldMoreThanTheContext) {
   const ContextPlan context = Plan(kLlama70B, WithPolicies(64)).contexts[0];
   EXPECT_EQ(Row(context, KvCodec::kBf16, 1).slots, 64);
-  EXPECT_EQ(Row(context, KvCodec::kBf16, 1).request_bytes, Row(context, KvCodec::kBf16, 0).request_bytes);
+  EXPECT_EQ(Row(context, KvCodec::kBf16, 1).request_bytes,
+            Row(context, KvCodec::kBf16, 0).request_bytes + Row(context, KvCodec::kBf16, 1).kept_slots_bytes);
   EXPECT_EQ(Row(context, KvCodec::kBf16, 2).slots, 13);
   EXPECT_EQ(Row(context, KvCodec::kBf16, 3).slots, 64);
 }
 
 TEST(KvPlanPolicies, RankOneRowOfHeadsInMla) {
   const ContextPlan context = Plan(kV2Lite, WithPolicies(2048)).contexts[0];
-  EXPECT_EQ(Row(context, KvCodec::kBf16, 2).score_bytes, 410 * 27 * 4);
+  EXPECT_EQ(Row(context, KvCodec::kBf16, 2).kept_slots_bytes, 27 * (410 * 8 + 4));
 }
 
 TEST(KvPlanRequests, AreWholePagesBesideTheModel) {
@@ -240,6 +256,13 @@ TEST(KvPlanRequests, AreWholePagesBesideTheModel) {
   EXPECT_EQ(*Row(Plan(kLlama70B, options).contexts[0], KvCodec::kBf16).requests, 0);
   options.device_bytes.reset();
   EXPECT_FALSE(Row(Plan(kLlama70B, options).contexts[0], KvCodec::kBf16).requests.has_value());
+  // Positions and scores lie beside the pages.
+  options = {.context_tokens = {100},
+             .policies = {{}, {.kind = CachePolicyKind::kH2o, .budget = 63}},
+             .device_bytes = 3 * (4 * 16 * 327680 + 80 * 8 * (64 * 8 + 4))};
+  EXPECT_EQ(*Row(Plan(kLlama70B, options).contexts[0], KvCodec::kBf16, 1).requests, 3);
+  options.model_bytes = 1;
+  EXPECT_EQ(*Row(Plan(kLlama70B, options).contexts[0], KvCodec::kBf16, 1).requests, 2);
 }
 
 // `q` for bf16 of a 70B shape, 327680 bytes a token.
@@ -258,6 +281,18 @@ TEST(KvPlanTransfer, TakesBytesOverTheLink) {
   EXPECT_FALSE(transfer.q.has_value());
 }
 
+TEST(KvPlanTransfer, SendsWhatAPolicyKeepsAndWhichTokensTheyAre) {
+  KvPlanOptions options = WithPolicies(2048);
+  options.link_bytes_per_s = 1.25e9;
+  const ContextPlan context = Plan(kLlama70B, options).contexts[0];
+  for (const auto& [policy, kept] : {std::pair<size_t, int64_t>{1, 1024}, {2, 409}, {3, 100}, {4, 409}}) {
+    const TransferPlan transfer = *Row(context, KvCodec::kInt8, policy).transfer;
+    EXPECT_EQ(transfer.tokens, kept);
+    const size_t told = KeptPromptBytesMax(*Resolve(options.policies[policy], 2048), kLlama70B.layout, 2048);
+    EXPECT_EQ(transfer.bytes, kept * 168960 + static_cast<int64_t>(told)) << policy;
+  }
+}
+
 TEST(KvPlanTransfer, QIsLinkOverKvPerTokenTimesPrefillRate) {
   for (const double q : {0.25, 1.0, 5.0, 20.0}) {
     const TransferPlan transfer = *Row(WithQ(kLlama70B, q), KvCodec::kBf16).transfer;
@@ -268,7 +303,7 @@ TEST(KvPlanTransfer, QIsLinkOverKvPerTokenTimesPrefillRate) {
   // Half the bytes are twice the q, and so are half of the tokens.
   EXPECT_NEAR(*Row(WithQ(kLlama70B, 1), KvCodec::kInt8).transfer->q, 327680.0 / 168960, 1e-9);
   KvPlanOptions half = {.context_tokens = {2048},
-                        .policies = {{}, {.kind = PlannedPolicy::Kind::kSinkWindow, .sinks = 4, .window = 1020}}};
+                        .policies = {{}, {.kind = CachePolicyKind::kSinkWindow, .sinks = 4, .window = 1020}}};
   EXPECT_NEAR(*Row(WithQ(kLlama70B, 1, half), KvCodec::kBf16, 1).transfer->q, 2, 1e-9);
 }
 
