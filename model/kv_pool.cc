@@ -141,7 +141,29 @@ StatusOr<PageLease> KvPool::Copy(const PageLease& from, int64_t tokens) {
 
 void KvPool::CopyPage(PageIndex from, PageIndex to) {
   for (int layer = 0; layer < impl_->options.layout.layers; ++layer) {
-    std::memcpy(Plane(to, layer, 0).codes, Plane(from, layer, 0).codes, impl_->part_bytes);
+    std::memcpy(Part(to, layer), Part(from, layer), impl_->part_bytes);
+  }
+}
+
+bool KvPool::HeldOnlyForUse(PageIndex page, int leases) const {
+  std::array<int32_t, kLeasePurposes> only = {};
+  only[static_cast<size_t>(LeaseFor::kUse)] = leases;
+  return impl_->held[static_cast<size_t>(page)] == only;
+}
+
+size_t KvPool::page_bytes() const { return impl_->part_bytes * static_cast<size_t>(impl_->options.layout.layers); }
+
+void KvPool::ReadPage(PageIndex page, absl::Span<std::byte> image) const {
+  SLUICE_CHECK(image.size() == page_bytes(), "image of ", image.size(), " bytes, a page has ", page_bytes());
+  for (int layer = 0; layer < impl_->options.layout.layers; ++layer) {
+    std::memcpy(image.data() + static_cast<size_t>(layer) * impl_->part_bytes, Part(page, layer), impl_->part_bytes);
+  }
+}
+
+void KvPool::WritePage(PageIndex page, absl::Span<const std::byte> image) {
+  SLUICE_CHECK(image.size() == page_bytes(), "image of ", image.size(), " bytes, a page has ", page_bytes());
+  for (int layer = 0; layer < impl_->options.layout.layers; ++layer) {
+    std::memcpy(Part(page, layer), image.data() + static_cast<size_t>(layer) * impl_->part_bytes, impl_->part_bytes);
   }
 }
 

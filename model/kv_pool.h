@@ -76,6 +76,13 @@ class KvPool {
   StatusOr<PageLease> Copy(const PageLease& from, int64_t tokens);
   // Another lease of pages that are held already.
   PageLease Share(absl::Span<const PageIndex> pages, LeaseFor purpose);
+  // True where the page is held `leases` times for use, and by nobody else.
+  bool HeldOnlyForUse(PageIndex page, int leases) const;
+
+  // A page's bytes, [page_bytes()]: every layer's part, one after the other.
+  size_t page_bytes() const;
+  void ReadPage(PageIndex page, absl::Span<std::byte> image) const;
+  void WritePage(PageIndex page, absl::Span<const std::byte> image);
 
   // Total is free + leased + quarantined + cached, whatever happens.
   int pages_total() const;
@@ -96,6 +103,7 @@ class KvPool {
   friend class PageLease;
   struct Impl;
   void CopyPage(PageIndex from, PageIndex to);
+  std::byte* Part(PageIndex page, int layer) const { return Plane(page, layer, 0).codes; }
   explicit KvPool(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
