@@ -33,7 +33,9 @@ class ServeCommand final : public Subcommand {
           std::tuple("--sinks", "TOKENS", "First tokens that stay"),
           std::tuple("--window", "TOKENS", "Newest tokens that stay"),
           std::tuple("--score-decay", "X", "h2o: what is left of a token's score at each step"),
-          std::tuple("--request-policies", "POLICY,", "Policies that a request may name beside that")}) {
+          std::tuple("--request-policies", "POLICY,", "Policies that a request may name beside that"),
+          std::tuple("--kv-park", "BYTES", "Room where the youngest requests wait when KV pages run out; 0: none"),
+          std::tuple("--kv-park-folder", "FOLDER", "That room is a file in this folder, not memory")}) {
       AddPassed(flag, type, help, &options_.decode_flags);
       app_->get_option(flag)->group("Cache");
     }

@@ -112,6 +112,11 @@ void AddDecodeFlags(CLI::App& app, DecodeOptions* options) {
   AddModelFlags(app, options);
   Group(app, "KV cache")
       .Milliseconds("--prefix-cache-keep", &options->prefix_cache_keep_ms, "How long they keep them without use");
+  Group kv(app, "KV cache");
+  kv.Bytes("--kv-park", &options->kv_park_bytes,
+           "Room beside it where the youngest requests wait when pages run out; 0: worst cases are leased instead");
+  kv.Add("--kv-park-folder", &options->kv_park_folder, "That room is a file in this folder, not memory")
+      ->type_name("FOLDER");
   AddCachePolicyFlags(app, &options->policy);
   Group(app, "Cache")
       .Add("--request-policies", &options->request_policies,

@@ -19,6 +19,9 @@ struct DecodeMetrics {
   prometheus::Gauge& reservations;
   prometheus::Gauge& requests_active;
   prometheus::Gauge& sequences_waiting;
+  prometheus::Gauge& requests_parked;
+  prometheus::Gauge& park_pages_total;
+  prometheus::Gauge& park_pages_used;
   prometheus::Gauge& staging_bytes_used;
   prometheus::Gauge& staging_bytes_total;
   prometheus::Gauge& staging_pieces_from_heap;
@@ -31,6 +34,8 @@ struct DecodeMetrics {
   prometheus::Counter& requests_finished;
   prometheus::Counter& requests_failed;
   prometheus::Counter& requests_released;
+  prometheus::Counter& parkings;
+  prometheus::Counter& returns;
   prometheus::Counter& expired_reservations;
   prometheus::Counter& expired_requests;
   prometheus::Counter& no_room;

@@ -51,6 +51,10 @@ Status DecodeOptions::Validate() const {
   }
   at_least("threads", threads, 1);
   at_least("kv_memory_bytes", kv_memory_bytes, 1);
+  at_least("kv_park_bytes", kv_park_bytes, 0);
+  if (kv_park_bytes == 0 && !kv_park_folder.empty()) {
+    problems.push_back(absl::StrCat("kv_park_folder is ", kv_park_folder, ", and kv_park_bytes is 0"));
+  }
   at_least("page_tokens", page_tokens, 1);
   const auto a_codec = [&problems](absl::string_view field, const std::string& value) {
     const auto codec = ParseKvCodec(value);

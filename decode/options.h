@@ -27,6 +27,9 @@ struct DecodeOptions {
   int threads = 1;                                    // compute threads, the engine thread included
   bool exact = false;                                 // f32 products with dequantised weights: slower, for comparisons
   int64_t kv_memory_bytes = int64_t{1} << 30;         // all KV, taken and touched at start-up
+  int64_t kv_park_bytes = 0;                          // running requests are parked there when pages run out; 0: every
+                                                      // worst case is leased, and they never do
+  std::string kv_park_folder;                         // as a file in it; empty: in memory, taken at start-up
   int page_tokens = 16;                               // slots of a KV page
   std::string kv_store = "auto";                      // how KV is kept: a codec that the model's layout allows
   std::string kv_wire = "auto";                       // how it may come: one codec, or every one that the layout allows

@@ -21,6 +21,7 @@
 #include "model/checkpoint/checkpoint.h"
 #include "model/kept_slots.h"
 #include "model/kv_body.h"
+#include "model/kv_park.h"
 #include "model/kv_pool.h"
 #include "model/memory_plan.h"
 #include "model/store_counts.h"
@@ -76,6 +77,7 @@ class DecodeProcess {
   std::vector<KvCodec> wire_codecs_;  // that KV may come in
   std::unique_ptr<Transformer> transformer_;
   std::unique_ptr<KvPool> pool_;
+  std::unique_ptr<KvPark> park_;  // null where nobody is parked
   std::unique_ptr<Staging> staging_;
   std::unique_ptr<Worker> worker_;
   std::unique_ptr<Transport> transport_;
@@ -160,14 +162,22 @@ Status DecodeProcess::LoadModel() {
 Status DecodeProcess::TakeMemory() {
   SLUICE_ASSIGN_OR_RETURN(const Transformer::Memory model, Transformer::Plan(*checkpoint_, EngineOptions()));
   SLUICE_ASSIGN_OR_RETURN(const MachineMemory machine, ReadMachineMemory());
-  const MemoryPlan plan = MakeMemoryPlan(
-      machine, model, kv_options_,
-      {{"staging", static_cast<size_t>(options_.staging_bytes)}, {"positions and scores", KeptSlotsBytes()}});
+  const bool park_in_memory = options_.kv_park_folder.empty();
+  const MemoryPlan plan =
+      MakeMemoryPlan(machine, model, kv_options_,
+                     {{"staging", static_cast<size_t>(options_.staging_bytes)},
+                      {"positions and scores", KeptSlotsBytes()},
+                      {"parked KV", park_in_memory ? static_cast<size_t>(options_.kv_park_bytes) : 0}});
   spdlog::info("memory: {}", plan.ToString());
   metrics_.memory_planned_bytes.Set(static_cast<double>(plan.total_bytes()));
   SLUICE_RETURN_IF_ERROR(CheckFits(plan, machine, std::nullopt));
   SLUICE_ASSIGN_OR_RETURN(transformer_, Transformer::Create(checkpoint_.get(), EngineOptions()));
   SLUICE_ASSIGN_OR_RETURN(pool_, KvPool::Create(kv_options_));
+  if (options_.kv_park_bytes > 0) {
+    SLUICE_ASSIGN_OR_RETURN(
+        park_, KvPark::Create({.bytes = static_cast<size_t>(options_.kv_park_bytes), .folder = options_.kv_park_folder},
+                              pool_->page_bytes()));
+  }
   SLUICE_ASSIGN_OR_RETURN(staging_, Staging::Create(static_cast<size_t>(options_.staging_bytes)));
   return absl::OkStatus();
 }
@@ -231,7 +241,7 @@ Status DecodeProcess::StartWorker(double prefill_tokens_per_s) {
         stored.Update(transformer_->kv_counts());
         return logits;
       },
-      pool_.get(), staging_.get(), &clock_, &metrics_);
+      pool_.get(), staging_.get(), &clock_, &metrics_, park_.get());
   SLUICE_ASSIGN_OR_RETURN(FaultPolicy faults, FaultPolicy::Parse(options_.kv_test_faults));
   SLUICE_ASSIGN_OR_RETURN(transport_, CreateTransport(faults.rules.empty() ? kTransportBackend : kTestTransportBackend,
                                                       {.listen_address = options_.kv_listen,

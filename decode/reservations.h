@@ -1,6 +1,14 @@
 // Decode's promises of memory: which reservation holds which pages, for whom, until when. A reservation leases pages
 // for the worst case of its request before prefill begins, so that a request that runs never runs out of them. A pure
-// data structure: no clock, no thread, no I/O; the engine thread owns it and passes the time in.
+// data structure: no clock, no thread, no I/O but the park's; the engine thread owns it and passes the time in.
+//
+// With a park (KvPark), a reservation leases its prompt's pages and a few more, and grows. Where there is no page left,
+// the youngest running request is parked: its pages leave the pool, as they are, and come back when there is room. The
+// order is that of Reserve and nothing else:
+// - Promised is what the pool and the park hold together: whatever requests do, there is room to park the youngest, and
+//   each request alone fits into the pool beside the prefixes in use. What does not fit into that is refused.
+// - While anyone is parked, nobody new is taken, and the oldest parked request is the first to come back.
+// So the oldest always runs, and ends, by its max_tokens or its deadline, and each becomes the oldest in its turn.
 //
 // Words: the *tenure* of a reservation is its generation: which holder of a ticket may write. Rearm begins a new one,
 // and what the former holder still sends is told by its number and dropped. The *epoch* is this process's incarnation.
@@ -19,6 +27,7 @@
 #include "common/cache_policy.h"
 #include "common/ids.h"
 #include "common/status.h"
+#include "model/kv_park.h"
 #include "model/kv_pool.h"
 #include "model/prefix_tree.h"
 
@@ -30,6 +39,7 @@ enum class ReservationState : uint8_t {
   kPrefilling,  // decode computes the prompt itself: no ticket is out
   kBroken,      // its transfer failed; waits for another prefill or for its release
   kRunning,     // committed: its sequences decode
+  kParked,      // its pages had to make room and wait in the park
   kUnread,      // every choice has ended and pages are back; the answer waits for its reader, who is on the way
   kEnded,       // the reservation is forgotten
 };
@@ -39,14 +49,16 @@ enum class ReservationEvent : uint8_t {
   kPrefillHere,     // decode takes the prompt on
   kTransferFailed,  // the transfer of the present tenure failed
   kRearm,           // the gateway gives it to another prefill
+  kPark,            // its pages leave the pool
+  kReturn,          // they are back
   kFinish,          // every choice has ended, and somebody listens
   kFinishUnread,    // every choice has ended before anybody listened
   kAttach,          // somebody listens from now on
   kRelease,         // the gateway or the client is no longer interested, or decode gives up on it
   kExpire,          // the deadline passed
 };
-inline constexpr int kReservationStates = 7;
-inline constexpr int kReservationEvents = 10;
+inline constexpr int kReservationStates = 8;
+inline constexpr int kReservationEvents = 12;
 std::string_view Name(ReservationState state);
 
 // The lifecycle's table. Nothing where the event does not act on a reservation in that state.
@@ -71,6 +83,7 @@ int64_t PagesNeeded(const PageDemand& demand, int page_tokens);
 struct Reservation {
   ReservationId id;
   RequestId request;
+  uint64_t age = 0;  // numbered as they were made: the smallest is the oldest
   Tenure tenure{1};
   ReservationState state = ReservationState::kArmed;
   PageDemand demand;
@@ -83,6 +96,13 @@ struct Reservation {
   // Page tables of the choices. Until ForkChoices there is one, and `spare` keeps room for the others.
   std::vector<PageLease> choices;
   PageLease spare;
+  int64_t pages_own_max = 0;  // of its worst case, those that it does not share
+  int64_t pages_to_come = 0;  // of them, those that it may yet need
+  // While it is parked: the tables as they were, and the pages of them that the park has, in order. What others use as
+  // well has stayed, and `choices` hold it.
+  std::vector<std::vector<PageIndex>> tables_before;
+  std::vector<PageIndex> pages_before;
+  ParkedPages parked;
 };
 
 struct NoRoom {
@@ -98,17 +118,19 @@ struct ReservationsOptions {
   int reservations_max = 0;
   int prefix_cache_pages = 0;        // that finished requests may leave behind; 0: none
   absl::Duration prefix_cache_keep;  // for so long after their last use
+  int growth_tokens = 64;            // with a park: generated tokens of a choice that are leased ahead
   uint64_t id_key = 0;               // ids are drawn from it, so that a stray frame does not hit one by counting
 };
 
 class Reservations {
  public:
-  Reservations(KvPool* pool, Epoch epoch, const ReservationsOptions& options);
+  // `park` is null where every worst case is leased. All outlive this.
+  Reservations(KvPool* pool, Epoch epoch, const ReservationsOptions& options, KvPark* park = nullptr);
 
   // Leases the pages, and shares those whose KV of `prompt` is here already, none coarser than `coarseness_max`; what
-  // is cached goes where room is needed. `prompt` may be empty: then nothing is looked for. NoRoom where the pool has
-  // too few; OutOfRange, naming both, where it could never have enough; ResourceExhausted where too many reservations
-  // are held. The pointer is valid until the reservation ends.
+  // is cached goes where room is needed. `prompt` may be empty: then nothing is looked for. NoRoom where there are too
+  // few, or somebody is parked; OutOfRange, naming both, where it could never have enough; ResourceExhausted where too
+  // many reservations are held. The pointer is valid until the reservation ends.
   StatusOr<std::variant<const Reservation*, NoRoom>> Reserve(absl::Time now, RequestId request,
                                                              const PageDemand& demand, absl::Time request_deadline,
                                                              absl::Span<const TokenId> prompt = {},
@@ -145,6 +167,17 @@ class Reservations {
   // whose KV is in them: whole pages of them stay in the cache for whoever goes on from there.
   void ReleaseChoice(absl::Time now, ReservationId id, int choice, absl::Span<const TokenId> tokens);
 
+  // Where there is a page for each of the first `slots` slots of the choice now. REQUIRES: running.
+  bool Grow(ReservationId id, int choice, int64_t slots);
+  // The youngest running request that has pages to give; none where no other one runs or where there is no park.
+  std::optional<ReservationId> NextToPark() const;
+  // Moves its pages into the park. An error, with nothing changed, is the park's. REQUIRES: NextToPark.
+  Status Park(absl::Time now, ReservationId id);
+  // The oldest parked request, where there is room for it and for some growth of all that run.
+  std::optional<ReservationId> NextToReturn() const;
+  // Brings its pages back. An error, with nothing changed, is the park's. REQUIRES: NextToReturn.
+  Status Return(absl::Time now, ReservationId id);
+
   const Reservation* Find(ReservationId id) const;
 
   // Ends everything whose deadline is at or before `now`, in order of deadlines.
@@ -159,6 +192,8 @@ class Reservations {
   absl::Time NextDeadline() const;  // of either; InfiniteFuture where there is none
 
   const PrefixTree& prefixes() const { return prefixes_; }
+  int requests_parked() const { return static_cast<int>(parked_.size()); }
+  int pages_available() const { return pool_->pages_free() + prefixes_.pages_evictable(); }
 
   size_t size() const { return by_id_.size(); }
   std::vector<ReservationId> ids() const;
@@ -166,11 +201,19 @@ class Reservations {
 
  private:
   StatusOr<Reservation*> FindForGateway(Epoch epoch, ReservationId id);
+  PageDemand LeasedAtFirst(const PageDemand& demand) const;
+  // How many pages a new request may be promised in all, of which `own` are the most that it would hold alone.
+  int64_t Promisable(int64_t own) const;
+  // Pages that are left free for the reservation to grow when somebody returns.
+  int64_t GrowthAhead(const Reservation& reservation) const;
+  // Pages that nothing but this reservation's choices uses, each once.
+  std::vector<PageIndex> OwnPages(const Reservation& reservation) const;
   bool Apply(absl::Time now, ReservationId id, Tenure tenure, ReservationEvent event);
   void Renew(absl::Time now, Reservation& reservation);
   void End(Reservation& reservation, ReservationEvent event);
 
   KvPool* pool_;
+  KvPark* park_;
   Epoch epoch_;
   ReservationsOptions options_;
   uint64_t ids_drawn_ = 0;
@@ -178,6 +221,7 @@ class Reservations {
   std::unordered_map<ReservationId, Reservation> by_id_;
   // A heap by deadline whose entries can be moved: a set, so that renewals leave no stale entries behind.
   std::set<std::pair<absl::Time, ReservationId>> by_deadline_;
+  std::set<std::pair<uint64_t, ReservationId>> parked_;  // by age
 };
 
 }  // namespace sluice::decode

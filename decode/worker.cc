@@ -9,12 +9,13 @@
 namespace sluice::decode {
 
 Worker::Worker(WorkerOptions options, const ModelFacts& model, const ClusterKey& key, ForwardFunction forward,
-               KvPool* pool, Staging* staging, const Clock* clock, DecodeMetrics* metrics)
+               KvPool* pool, Staging* staging, const Clock* clock, DecodeMetrics* metrics, KvPark* park)
     : options_(std::move(options)),
       model_(model),
       key_(key),
       forward_(std::move(forward)),
       pool_(pool),
+      park_(park),
       staging_(staging),
       clock_(clock),
       metrics_(metrics),
@@ -27,7 +28,7 @@ Worker::Worker(WorkerOptions options, const ModelFacts& model, const ClusterKey&
                 [this](ReceiverEvent event) {
                   std::visit([this](auto&& message) { mailbox_.Post(std::move(message)); }, std::move(event));
                 }),
-      reservations_(pool, Epoch{options_.identity.epoch()}, options_.reservations),
+      reservations_(pool, Epoch{options_.identity.epoch()}, options_.reservations, park),
       prefill_tokens_per_s_(options_.prefill_tokens_per_s_guess) {
   UpdateGauges();
 }
@@ -75,6 +76,7 @@ void Worker::Turn(absl::Time wait_until) {
     std::visit([this](auto& each) { Handle(std::move(each)); }, message);
   }
   ExpireOverdue();
+  ReturnParked();
   Step();
   if (!prefills_.empty()) RunChunk();
   if (drained_ != nullptr && reservations_.size() == 0) std::exchange(drained_, nullptr)->Notify();
@@ -147,6 +149,9 @@ void Worker::UpdateGauges() {
   metrics_->prefix_evictions.Increment(static_cast<double>(evictions - std::exchange(evictions_counted_, evictions)));
   metrics_->reservations.Set(static_cast<double>(reservations_.size()));
   metrics_->requests_active.Set(static_cast<double>(running));
+  metrics_->requests_parked.Set(reservations_.requests_parked());
+  metrics_->park_pages_total.Set(park_ == nullptr ? 0 : park_->pages_total());
+  metrics_->park_pages_used.Set(park_ == nullptr ? 0 : park_->pages_total() - park_->pages_free());
   metrics_->sequences_waiting.Set(static_cast<double>(waiting));
   metrics_->staging_pieces_from_heap.Set(static_cast<double>(staging_->pieces_from_heap()));
   metrics_->staging_bytes_total.Set(static_cast<double>(staging_->bytes_total()));

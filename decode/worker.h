@@ -35,6 +35,7 @@
 #include "decode/reservations.h"
 #include "decode/scheduler.h"
 #include "decode/token_stream.h"
+#include "model/kv_park.h"
 #include "model/kv_pool.h"
 #include "model/ticket.h"
 #include "model/transformer.h"
@@ -63,9 +64,9 @@ struct WorkerOptions {
 
 class Worker {
  public:
-  // Everything pointed to outlives the worker.
+  // Everything pointed to outlives the worker. Without `park`, every worst case is leased and nobody is parked.
   Worker(WorkerOptions options, const ModelFacts& model, const ClusterKey& key, ForwardFunction forward, KvPool* pool,
-         Staging* staging, const Clock* clock, DecodeMetrics* metrics);
+         Staging* staging, const Clock* clock, DecodeMetrics* metrics, KvPark* park = nullptr);
   ~Worker();
 
   Receiver* receiver() { return &receiver_; }
@@ -128,6 +129,7 @@ class Worker {
     ReservationId reservation;
     int choice = 0;
     bool admitted = false;
+    bool wants_page = false;  // found none for its next token when it was last looked at
     uint64_t last_turn = 0;
   };
 
@@ -176,6 +178,13 @@ class Worker {
   std::vector<SequenceTurn> Turns() const;
   bool HasWork() const;
   void Step();
+  // Parked requests come back as long as there is room.
+  void ReturnParked();
+  void LookForPagesAgain();
+  // Of the sequences chosen for a step those that run it: pages for the new tokens are found, the oldest request's
+  // first, and where there is none the youngest requests are parked.
+  std::vector<std::pair<ReservationId, int>> MakeRoom(const std::vector<int>& step);
+  bool MakeRoomFor(const Sequence& sequence, std::optional<std::pair<ReservationId, Status>>* not_parked);
   void RunChunk();
   void FinishPrefill(absl::Span<const float> logits);
   void RunBatch(const std::vector<std::pair<ReservationId, int>>& chosen);
@@ -190,6 +199,7 @@ class Worker {
   const ClusterKey key_;
   const ForwardFunction forward_;
   KvPool* const pool_;
+  KvPark* const park_;
   Staging* const staging_;
   const Clock* const clock_;
   DecodeMetrics* const metrics_;

@@ -15,8 +15,10 @@ constexpr double kRateRegained = 0.05;  // of what it is short of the start's, w
 void Worker::Handle(StatusCall call) {
   proto::WorkerStatus status = options_.identity;
   status.set_kv_pages_total(static_cast<uint32_t>(pool_->pages_total()));
-  status.set_kv_pages_free(static_cast<uint32_t>(pool_->pages_free()));
-  status.set_kv_pages_cached(static_cast<uint32_t>(pool_->pages_cached()));
+  // While somebody is parked, nobody new gets the pages that are free.
+  const bool parked = reservations_.requests_parked() > 0;
+  status.set_kv_pages_free(static_cast<uint32_t>(parked ? 0 : pool_->pages_free()));
+  status.set_kv_pages_cached(static_cast<uint32_t>(parked ? 0 : pool_->pages_cached()));
   status.set_requests_active(static_cast<uint32_t>(requests_.size()));
   status.set_draining(draining_);
   if (draining_) status.set_not_ready_reason("draining");

@@ -60,6 +60,7 @@ void Worker::StartDecoding(ReservationId id, Request& request) {
   if (request.choices() > 1) {
     if (Status forked = reservations_.ForkChoices(id); !forked.ok()) return FailRequest(id, forked);
   }
+  LookForPagesAgain();  // this one may have to make room
   for (int choice = 0; choice < request.choices(); ++choice) {
     if (request.Finished(choice)) {
       reservations_.ReleaseChoice(clock_->Now(), id, choice, request.TokensWithKv(choice));
@@ -89,8 +90,9 @@ std::vector<SequenceTurn> Worker::Turns() const {
   turns.reserve(sequences_.size());
   for (const Sequence& sequence : sequences_) {
     const TokenStream& stream = *requests_.at(sequence.reservation)->stream();
+    const bool parked = reservations_.Find(sequence.reservation)->state == ReservationState::kParked;
     turns.push_back({.admitted = sequence.admitted,
-                     .paused = stream.Full(static_cast<uint32_t>(sequence.choice)),
+                     .paused = parked || sequence.wants_page || stream.Full(static_cast<uint32_t>(sequence.choice)),
                      .last_turn = sequence.last_turn});
   }
   return turns;
@@ -101,19 +103,70 @@ bool Worker::HasWork() const { return !prefills_.empty() || !Next(options_.sched
 void Worker::Step() {
   const Decision decision = Next(options_.scheduler, Turns());
   for (const int i : decision.admit) sequences_[static_cast<size_t>(i)].admitted = true;
-  if (decision.step.empty()) return;
-  std::vector<std::pair<ReservationId, int>> chosen;
-  for (const int i : decision.step) {
-    Sequence& sequence = sequences_[static_cast<size_t>(i)];
-    sequence.last_turn = ++turns_taken_;
-    chosen.emplace_back(sequence.reservation, sequence.choice);
-  }
+  const std::vector<std::pair<ReservationId, int>> chosen = MakeRoom(decision.step);
+  if (chosen.empty()) return;
   const absl::Time begin = clock_->Now();
   RunBatch(chosen);
   const double seconds = absl::ToDoubleSeconds(clock_->Now() - begin);
   step_seconds_ = step_seconds_ > 0 ? 0.8 * step_seconds_ + 0.2 * seconds : seconds;
   metrics_->step_seconds.Observe(seconds);
   metrics_->step_sequences.Observe(static_cast<double>(chosen.size()));
+}
+
+void Worker::ReturnParked() {
+  while (const auto id = reservations_.NextToReturn()) {
+    if (const Status returned = reservations_.Return(clock_->Now(), *id); !returned.ok()) {
+      FailRequest(*id, returned);
+      continue;
+    }
+    metrics_->returns.Increment();
+  }
+  if (reservations_.pages_available() > 0) LookForPagesAgain();
+}
+
+void Worker::LookForPagesAgain() {
+  for (Sequence& sequence : sequences_) sequence.wants_page = false;
+}
+
+std::vector<std::pair<ReservationId, int>> Worker::MakeRoom(const std::vector<int>& step) {
+  const auto sequence = [this](int i) -> Sequence& { return sequences_[static_cast<size_t>(i)]; };
+  const auto reservation = [&](int i) { return reservations_.Find(sequence(i).reservation); };
+  std::vector<int> by_age = step;
+  std::stable_sort(by_age.begin(), by_age.end(),
+                   [&](int a, int b) { return reservation(a)->age < reservation(b)->age; });
+  std::optional<std::pair<ReservationId, Status>> not_parked;
+  for (const int i : by_age) sequence(i).wants_page = !MakeRoomFor(sequence(i), &not_parked);
+  std::vector<std::pair<ReservationId, int>> chosen;
+  for (const int i : step) {
+    if (sequence(i).wants_page || reservation(i)->state == ReservationState::kParked) continue;
+    sequence(i).last_turn = ++turns_taken_;
+    chosen.emplace_back(sequence(i).reservation, sequence(i).choice);
+  }
+  if (not_parked) {
+    FailRequest(not_parked->first, not_parked->second);
+    std::erase_if(chosen, [&](const auto& each) { return each.first == not_parked->first; });
+  }
+  return chosen;
+}
+
+// False where it has to wait, whether it was parked itself or not: for a request that ends, a handoff that arrives, or
+// a deadline. `not_parked` is the request whose pages the park's file refused, and why.
+bool Worker::MakeRoomFor(const Sequence& sequence, std::optional<std::pair<ReservationId, Status>>* not_parked) {
+  const ReservationId id = sequence.reservation;
+  Request& request = *requests_.at(id);
+  const KeptSlots* kept = request.kept(sequence.choice);
+  const int64_t slots = (kept != nullptr ? kept->held() : request.LastPosition(sequence.choice)) + 1;
+  while (reservations_.Find(id)->state == ReservationState::kRunning) {
+    if (reservations_.Grow(id, sequence.choice, slots)) return true;
+    const auto youngest = reservations_.NextToPark();
+    if (!youngest) return false;
+    if (const Status parked = reservations_.Park(clock_->Now(), *youngest); !parked.ok()) {
+      if (!absl::IsResourceExhausted(parked)) *not_parked = {*youngest, parked};
+      return false;
+    }
+    metrics_->parkings.Increment();
+  }
+  return false;
 }
 
 void Worker::RunChunk() {

@@ -47,17 +47,21 @@ class ReservationsTest : public testing::Test {
 
 TEST(ReservationTable, HasTheseEdgesAndNoOther) {
   const std::optional<S> none;
-  // Columns: frame, commit, prefill here, transfer failed, rearm, finish, finish unread, attach, release, expire.
+  // Columns: frame, commit, prefill here, transfer failed, rearm, park, return, finish, finish unread, attach, release,
+  // expire.
   const std::optional<S> expected[kReservationStates][kReservationEvents] = {
-      {S::kReceiving, S::kRunning, S::kPrefilling, S::kBroken, S::kArmed, none, none, S::kArmed, S::kEnded,
+      {S::kReceiving, S::kRunning, S::kPrefilling, S::kBroken, S::kArmed, none, none, none, none, S::kArmed, S::kEnded,
        S::kEnded},  // armed
-      {S::kReceiving, S::kRunning, none, S::kBroken, S::kArmed, none, none, S::kReceiving, S::kEnded,
-       S::kEnded},                                                                               // receiving
-      {none, S::kRunning, none, none, none, none, none, S::kPrefilling, S::kEnded, S::kEnded},   // prefilling
-      {none, none, none, none, S::kArmed, none, none, S::kBroken, S::kEnded, S::kEnded},         // broken
-      {none, none, none, none, none, S::kEnded, S::kUnread, S::kRunning, S::kEnded, S::kEnded},  // running
-      {none, none, none, none, none, none, none, S::kEnded, S::kEnded, S::kEnded},               // unread
-      {none, none, none, none, none, none, none, none, none, none}};                             // ended
+      {S::kReceiving, S::kRunning, none, S::kBroken, S::kArmed, none, none, none, none, S::kReceiving, S::kEnded,
+       S::kEnded},  // receiving
+      {none, S::kRunning, none, none, none, none, none, none, none, S::kPrefilling, S::kEnded,
+       S::kEnded},                                                                                    // prefilling
+      {none, none, none, none, S::kArmed, none, none, none, none, S::kBroken, S::kEnded, S::kEnded},  // broken
+      {none, none, none, none, none, S::kParked, none, S::kEnded, S::kUnread, S::kRunning, S::kEnded,
+       S::kEnded},                                                                                      // running
+      {none, none, none, none, none, none, S::kRunning, none, none, S::kParked, S::kEnded, S::kEnded},  // parked
+      {none, none, none, none, none, none, none, none, none, S::kEnded, S::kEnded, S::kEnded},          // unread
+      {none, none, none, none, none, none, none, none, none, none, none, none}};                        // ended
   for (int from = 0; from < kReservationStates; ++from) {
     for (int event = 0; event < kReservationEvents; ++event) {
       EXPECT_EQ(Next(static_cast<S>(from), static_cast<E>(event)), expected[from][event]) << from << " " << event;

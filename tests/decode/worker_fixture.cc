@@ -181,8 +181,13 @@ void Sender::OnClosed(ConnectionId, const Status&) {
 
 // --- WorkerFixture ---
 
-WorkerFixture::WorkerFixture(int prefix_cache_pages, int64_t local_prefill_tokens) {
+WorkerFixture::WorkerFixture(int prefix_cache_pages, int64_t local_prefill_tokens, int park_pages,
+                             const std::string& park_folder) {
   pool_ = *KvPool::Create({.layout = kToyLayout, .page_tokens = kToyPageTokens, .pages = kPages});
+  if (park_pages > 0) {
+    park_ = *KvPark::Create({.bytes = pool_->page_bytes() * static_cast<size_t>(park_pages), .folder = park_folder},
+                            pool_->page_bytes());
+  }
   staging_ = *Staging::Create(kConnections * kCreditBytes);
   WorkerOptions options{.scheduler = {.batch_sequences_max = 4, .admitted_max = 16},
                         .reservations = {.lease = absl::Seconds(10),
@@ -190,6 +195,7 @@ WorkerFixture::WorkerFixture(int prefix_cache_pages, int64_t local_prefill_token
                                          .reservations_max = 64,
                                          .prefix_cache_pages = prefix_cache_pages,
                                          .prefix_cache_keep = absl::Minutes(5),
+                                         .growth_tokens = 8,
                                          .id_key = 3},
                         .mailbox_messages_max = 32,
                         .stream_tokens_max = 8,
@@ -207,7 +213,7 @@ WorkerFixture::WorkerFixture(int prefix_cache_pages, int64_t local_prefill_token
   const ModelFacts model{.eos_ids = {0}, .vocab_size = kToyVocab, .context_tokens_max = kToyContext};
   worker_ = std::make_unique<Worker>(
       options, model, key_, [this](const Batch& batch, KvPool& pool) { return Forward(batch, pool); }, pool_.get(),
-      staging_.get(), &clock_, &metrics_);
+      staging_.get(), &clock_, &metrics_, park_.get());
   transport_ = *CreateTransport("loopback", {.listen_address = "decode:0"}, worker_->receiver());
   worker_->Start(transport_.get());
 }
@@ -446,6 +452,9 @@ void WorkerFixture::TearDown() {
   transport_.reset();
   worker_.reset();
   EXPECT_EQ(pool_->pages_free(), kPages);
+  if (park_ != nullptr) {
+    EXPECT_EQ(park_->pages_free(), park_->pages_total());
+  }
   EXPECT_EQ(staging_->bytes_free(), staging_->bytes_total());
 }
 

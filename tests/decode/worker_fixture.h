@@ -80,7 +80,8 @@ class WorkerFixture : public testing::Test {
   static constexpr int kConnections = 8;
   static constexpr size_t kCreditBytes = 64 << 10;
 
-  explicit WorkerFixture(int prefix_cache_pages = 0, int64_t local_prefill_tokens = 0);
+  explicit WorkerFixture(int prefix_cache_pages = 0, int64_t local_prefill_tokens = 0, int park_pages = 0,
+                         const std::string& park_folder = "");
   ~WorkerFixture() override;
 
   // A request as the gateway sees it.
@@ -140,6 +141,7 @@ class WorkerFixture : public testing::Test {
   DecodeMetrics metrics_;
   ClusterKey key_ = ClusterKey::Generate();
   std::unique_ptr<KvPool> pool_;
+  std::unique_ptr<KvPark> park_;  // null without pages
   std::unique_ptr<Staging> staging_;
   absl::Duration forward_takes_;  // on the clock
   Status forward_fails_;          // for batches that hold the token below

@@ -1,0 +1,65 @@
+"""Decode with less KV memory than its requests need: the youngest are parked, and every answer is right."""
+
+import concurrent.futures
+import functools
+
+import pytest
+from processes import complete_locally, eventually, prompt_ids, service
+
+# 64 pages; a request of the ones below begins with 11 and ends with 32; under h2o it has 6 all the time.
+SMALL = ["--threads", "1", "--kv-store", "int8"]
+POOL = ["--kv-memory", "12MiB", "--request-policies", "h2o"]
+PROMPT_TOKENS, TOKENS = 100, 400
+H2O = {"kind": "h2o", "budget": 90, "window": 16}
+
+
+@pytest.fixture(scope="module", params=["memory", "file"])
+def crowded(request, real_model, tmp_path_factory):
+    folder = ["--kv-park-folder", str(tmp_path_factory.mktemp("park"))] if request.param == "file" else []
+    with service(real_model, worker_flags=SMALL, decode_flags=[*POOL, "--kv-park", "64MiB", *folder],
+                 gateway_flags=["--queue-timeout", "1s"]) as running:
+        yield running
+
+
+def ask(running, seed, **more):
+    return running.completion(prompt=prompt_ids(PROMPT_TOKENS, seed), max_tokens=TOKENS, ignore_eos=True,
+                              return_token_ids=True, **more)
+
+
+@functools.cache
+def alone(model, seed, bounded):
+    flags = ["--cache-policy", "h2o", "--cache-budget", "90", "--window", "16"] if bounded else []
+    return complete_locally(model, prompt_ids(PROMPT_TOKENS, seed), TOKENS, "--ignore-eos", *SMALL, *flags)["ids"]
+
+
+def test_requests_that_do_not_fit_together_are_all_answered_as_if_alone(crowded, real_model):
+    policies = [{}, {}, {"cache_policy": H2O}, {}, {}]
+    with concurrent.futures.ThreadPoolExecutor(len(policies)) as pool:
+        answers = [pool.submit(ask, crowded, seed, **policy) for seed, policy in enumerate(policies)]
+        parked = eventually(lambda: crowded.decode[0].metrics()["sluice_decode_requests_parked"], 60, "somebody is parked")
+        assert parked >= 1
+        # Who comes now is told so, with a hint.
+        refused = crowded.completion(prompt=prompt_ids(10), max_tokens=1)
+        still = crowded.decode[0].metrics()["sluice_decode_requests_parked"]
+        assert refused.status_code == 429 or not still, refused.text
+        if refused.status_code == 429:
+            assert int(refused.headers["retry-after"]) >= 1 and "KV pages" in refused.json()["error"]["message"]
+        answers = [answer.result() for answer in answers]
+    metrics = crowded.decode[0].metrics()
+    assert metrics["sluice_decode_parkings_total"] == metrics["sluice_decode_returns_total"] > 0
+    assert metrics["sluice_decode_park_pages_used"] == 0
+    crowded.await_all_pages_free()
+    for seed, (answer, policy) in enumerate(zip(answers, policies)):
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["choices"][0]["token_ids"] == alone(real_model, seed, bool(policy)), seed
+
+
+def test_the_plan_counts_what_is_parked_in_memory(real_model):
+    planned = {}
+    for room in ("1MiB", "64MiB"):
+        with service(real_model, worker_flags=SMALL, decode_flags=[*POOL, "--kv-park", room]) as running:
+            metrics = running.decode[0].metrics()
+            planned[room] = metrics["sluice_decode_memory_planned_bytes"]
+            assert metrics["sluice_decode_park_pages_total"] == (5 if room == "1MiB" else 342)
+    grown = planned["64MiB"] - planned["1MiB"]
+    assert abs(grown - (63 << 20)) < 4 << 20, "the rest differs by what the process itself takes"
