@@ -19,6 +19,7 @@
 #include "decode/staging.h"
 #include "decode/worker.h"
 #include "model/checkpoint/checkpoint.h"
+#include "model/kept_prompt.h"
 #include "model/kept_slots.h"
 #include "model/kv_body.h"
 #include "model/kv_park.h"
@@ -100,12 +101,16 @@ TransformerOptions DecodeProcess::EngineOptions() const {
 
 int64_t DecodeProcess::PoolSlots() const { return int64_t{kv_options_.pages} * kv_options_.page_tokens; }
 
-// Of whatever requests the pool can hold, under the policy that takes most.
+// Of whatever requests the pool can hold, under the policy that takes most, and of one message on its way in that tells
+// what is kept of the longest prompt.
 size_t DecodeProcess::KeptSlotsBytes() const {
   size_t bytes = 0;
+  const int64_t prompt_tokens = std::min(PoolSlots(), int64_t{checkpoint_->config().context_tokens_max});
   for (const CachePolicyKind kind : options_.Policies()) {
     if (kind == CachePolicyKind::kFull) continue;
-    bytes = std::max(bytes, KeptSlots::Bytes({.kind = kind}, kv_options_.layout, PoolSlots()));
+    const CachePolicy policy = {.kind = kind, .budget = prompt_tokens};
+    bytes = std::max(bytes, KeptSlots::Bytes(policy, kv_options_.layout, PoolSlots()) +
+                                KeptPromptMemoryBytes(policy, kv_options_.layout, prompt_tokens));
   }
   return bytes;
 }

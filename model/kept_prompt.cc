@@ -56,6 +56,13 @@ size_t KeptPromptBytesMax(const CachePolicy& policy, const KvLayout& layout, int
   return lists * (static_cast<size_t>(policy.Kept(prompt_tokens)) * slot + 3 * kFieldBytesMax);
 }
 
+size_t KeptPromptMemoryBytes(const CachePolicy& policy, const KvLayout& layout, int64_t prompt_tokens) {
+  if (!policy.ranks()) return 0;
+  // A position and a score are as large in the message as in the lists that it is made of.
+  return KeptSlots::Bytes(policy, layout, policy.Kept(prompt_tokens)) +
+         KeptPromptBytesMax(policy, layout, prompt_tokens);
+}
+
 proto::KeptPrompt ToProto(const KeptSlots& kept, const KvLayout& layout) {
   proto::KeptPrompt message;
   if (!kept.policy().ranks()) return message;
@@ -63,6 +70,7 @@ proto::KeptPrompt ToProto(const KeptSlots& kept, const KvLayout& layout) {
     for (int list = 0; list < kept.lists(); ++list) {
       proto::KeptList& out = *message.add_lists();
       int32_t last = 0;
+      out.mutable_steps()->Reserve(static_cast<int>(kept.held()));  // or else it takes up to twice as much
       for (const int32_t position : kept.Positions(layer, list)) {
         out.add_steps(static_cast<uint32_t>(position - last));
         last = position;

@@ -13,6 +13,9 @@ namespace sluice {
 // Bytes that no message of a prompt of `prompt_tokens` tokens exceeds.
 size_t KeptPromptBytesMax(const CachePolicy& policy, const KvLayout& layout, int64_t prompt_tokens);
 
+// Memory of such a message and of what it is on the wire, at most.
+size_t KeptPromptMemoryBytes(const CachePolicy& policy, const KvLayout& layout, int64_t prompt_tokens);
+
 // REQUIRES: FinishPrompt, and no step since.
 proto::KeptPrompt ToProto(const KeptSlots& kept, const KvLayout& layout);
 

@@ -8,11 +8,11 @@
 
 namespace sluice {
 
-namespace {
-
 int ListsOfLayer(const CachePolicy& policy, const KvLayout& layout) {
   return policy.per_layer() ? 1 : layout.rows_per_token();
 }
+
+namespace {
 
 size_t AllLists(const CachePolicy& policy, const KvLayout& layout) {
   return policy.ranks() ? static_cast<size_t>(layout.layers) * static_cast<size_t>(ListsOfLayer(policy, layout)) : 1;

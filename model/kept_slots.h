@@ -17,6 +17,9 @@
 
 namespace sluice {
 
+// Of a layer.
+int ListsOfLayer(const CachePolicy& policy, const KvLayout& layout);
+
 class KeptSlots {
  public:
   // Empty: nothing of the prompt has been computed. `slots_max` is the policy's Slots.

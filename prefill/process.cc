@@ -57,6 +57,8 @@ class PrefillProcess {
   KvSenderOptions SenderOptions() const;
   proto::KvLayout Layout() const { return ToProto(kv_options_.layout); }
   TransformerOptions EngineOptions() const;
+  int64_t PoolTokens() const { return int64_t{kv_options_.pages} * kv_options_.page_tokens; }
+  int64_t PruningBytesMax() const;
 
   const PrefillOptions options_;
   const ClusterKey key_;
@@ -82,8 +84,14 @@ TransformerOptions PrefillProcess::EngineOptions() const {
   return {.threads = options_.threads,
           .batch_tokens_max = options_.batch_tokens_max,
           .logit_rows_max = kLogitRowsMax,
-          .sequence_tokens_max = int64_t{kv_options_.pages} * kv_options_.page_tokens,
+          .sequence_tokens_max = PoolTokens(),
           .exact = options_.exact};
+}
+
+// Of the longest prompt that can come, under the policy that takes most: decode chooses, and more prompts share it.
+int64_t PrefillProcess::PruningBytesMax() const {
+  return Pruning::BytesMax(kv_options_.layout,
+                           std::min(PoolTokens(), int64_t{checkpoint_->config().context_tokens_max}));
 }
 
 KvSenderOptions PrefillProcess::SenderOptions() const {
@@ -125,8 +133,9 @@ Status PrefillProcess::LoadModel() {
 Status PrefillProcess::TakeMemory() {
   SLUICE_ASSIGN_OR_RETURN(const Transformer::Memory model, Transformer::Plan(*checkpoint_, EngineOptions()));
   SLUICE_ASSIGN_OR_RETURN(const MachineMemory machine, ReadMachineMemory());
-  const MemoryPlan plan =
-      MakeMemoryPlan(machine, model, kv_options_, {{"send buffers", KvSender::MemoryBytes(SenderOptions())}});
+  const MemoryPlan plan = MakeMemoryPlan(machine, model, kv_options_,
+                                         {{"send buffers", KvSender::MemoryBytes(SenderOptions())},
+                                          {"positions and scores", static_cast<size_t>(PruningBytesMax())}});
   spdlog::info("memory: {}", plan.ToString());
   metrics_.memory_planned_bytes.Set(static_cast<double>(plan.total_bytes()));
   SLUICE_RETURN_IF_ERROR(CheckFits(plan, machine, std::nullopt));
@@ -138,8 +147,8 @@ Status PrefillProcess::TakeMemory() {
 // Faults in what the first request would wait for, and gives the router a rate before there is one.
 StatusOr<double> PrefillProcess::WarmUp() {
   const ModelConfig& config = checkpoint_->config();
-  const int64_t tokens = std::min({int64_t{options_.batch_tokens_max}, int64_t{config.context_tokens_max},
-                                   int64_t{pool_->pages_total()} * options_.page_tokens});
+  const int64_t tokens =
+      std::min({int64_t{options_.batch_tokens_max}, int64_t{config.context_tokens_max}, PoolTokens()});
   std::vector<TokenId> ids;
   for (int64_t i = 0; i < tokens; ++i) ids.push_back(static_cast<TokenId>(i % config.vocab_size));
   SLUICE_ASSIGN_OR_RETURN(const PageLease lease, pool_->Lease(pool_->PagesFor(tokens)));
@@ -168,6 +177,7 @@ Status PrefillProcess::StartWorker(double tokens_per_s) {
       .tokens_per_s_guess = tokens_per_s,
       .send_when = send_when,
       .prefix_cache_pages = options_.prefix_cache_pages < 0 ? pool_->pages_total() : options_.prefix_cache_pages,
+      .pruning_bytes_max = PruningBytesMax(),
       .vocab_size = config.vocab_size,
       .context_tokens_max = config.context_tokens_max,
       .eos_ids = config.eos_ids};

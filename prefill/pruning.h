@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 
 #include "common/proto/cache_policy.pb.h"
 #include "model/kept_slots.h"
@@ -16,25 +17,32 @@ class Pruning {
  public:
   // Pages that a prompt needs beside its own: none where the policy keeps all of it.
   static int PagesFor(const CachePolicy& policy, const KvPool& pool, int64_t prompt_tokens);
+  // Memory that a prompt takes beside its pages, at most: until Finish, and from there until it has been handed over,
+  // when what decode is told of its tokens is a message and the bytes that it becomes.
+  static int64_t BytesToCompute(const CachePolicy& policy, const KvLayout& layout, int64_t prompt_tokens);
+  static int64_t BytesToHandOver(const CachePolicy& policy, const KvLayout& layout, int64_t prompt_tokens);
+  // BytesToCompute of any prompt of up to so many tokens under whatever policy.
+  static int64_t BytesMax(const KvLayout& layout, int64_t prompt_tokens);
 
   // `pages` are as many as PagesFor says. REQUIRES: the policy is not full.
   Pruning(const CachePolicy& policy, KvPool* pool, int64_t prompt_tokens, PageLease pages);
 
   PromptScores* scores() { return scores_.get(); }  // for the batch; null where the policy does not rank
-  bool prunes() const { return kept_.policy().Kept(prompt_tokens_) < prompt_tokens_; }
-  int64_t kept_tokens() const { return kept_.policy().Kept(prompt_tokens_); }
+  bool prunes() const { return kept_tokens_ < prompt_tokens_; }
+  int64_t kept_tokens() const { return kept_tokens_; }
   absl::Span<const PageIndex> pages() const { return pages_.pages(); }  // with what is kept, where it prunes
 
   // The prompt's attention in `layer` is done: chooses, and copies what stays out of `from`, the prompt's pages.
   void KeepLayer(int layer, absl::Span<const PageIndex> from);
-  // After all layers. For the handoff record.
+  // After all layers. For the handoff record; of this only the pages are left.
   proto::KeptPrompt Finish();
 
  private:
   KvPool* pool_;
   int64_t prompt_tokens_;
+  int64_t kept_tokens_;
   std::unique_ptr<PromptScores> scores_;
-  KeptSlots kept_;
+  std::optional<KeptSlots> kept_;  // until Finish
   PageLease pages_;
 };
 

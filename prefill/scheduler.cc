@@ -6,12 +6,13 @@
 
 namespace sluice::prefill {
 
-Decision Next(absl::Time now, const SchedulerLimits& limits, absl::Span<const PromptView> prompts, int pages_free) {
+Decision Next(absl::Time now, const SchedulerLimits& limits, absl::Span<const PromptView> prompts, int pages_free,
+              int64_t pruning_bytes_free) {
   Decision decision;
   decision.wake_at = absl::InfiniteFuture();
   int64_t tokens_left = limits.batch_tokens_max;
   int logit_rows_left = limits.logit_rows_max;
-  bool someone_waits_for_pages = false;
+  bool someone_waits = false;
   for (size_t i = 0; i < prompts.size(); ++i) {
     const PromptView& prompt = prompts[i];
     SLUICE_CHECK(prompt.computed_tokens >= 0 && prompt.computed_tokens < prompt.prompt_tokens);
@@ -26,9 +27,10 @@ Decision Next(absl::Time now, const SchedulerLimits& limits, absl::Span<const Pr
     decision.wake_at = std::min(decision.wake_at, prompt.deadline);
     if (tokens_left == 0 || logit_rows_left == 0) continue;
     if (!prompt.started) {
-      someone_waits_for_pages |= prompt.pages_needed > pages_free;
-      if (someone_waits_for_pages) continue;
+      someone_waits |= prompt.pages_needed > pages_free || prompt.pruning_bytes_needed > pruning_bytes_free;
+      if (someone_waits) continue;
       pages_free -= prompt.pages_needed;
+      pruning_bytes_free -= prompt.pruning_bytes_needed;
       decision.start.push_back(i);
     }
     const int64_t remaining = prompt.prompt_tokens - prompt.computed_tokens;

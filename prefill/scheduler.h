@@ -1,8 +1,8 @@
 // Which chunks of which prompts the next step computes. A pure function: no clock, no thread, no I/O.
 //
 // First come, first served: a step is filled with the oldest prompts' next tokens, so several short prompts share one
-// and a long one is cut. A prompt starts when its pages are free, and no younger one before it: overtaking would let a
-// stream of short prompts starve a long one.
+// and a long one is cut. A prompt starts when its pages and the memory to prune it are free, and no younger one before
+// it: overtaking would let a stream of short prompts starve a long one.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,8 @@ struct PromptView {
   int64_t prompt_tokens = 0;
   int64_t computed_tokens = 0;
   int pages_needed = 0;
-  bool started = false;  // has its pages
+  int64_t pruning_bytes_needed = 0;
+  bool started = false;  // has its pages, and what pruning it takes
   bool cancelled = false;
   absl::Time deadline;
 };
@@ -39,12 +40,13 @@ struct Chunk {
 struct Decision {
   std::vector<size_t> cancelled;  // to give up; disjoint from everything else
   std::vector<size_t> expired;    // likewise
-  std::vector<size_t> start;      // lease pages_needed pages first
+  std::vector<size_t> start;      // give it what it needs first
   std::vector<Chunk> chunks;      // then run these together; empty: nothing to do
   absl::Time wake_at;             // decide again then at the latest, should nothing happen before: the next deadline
 };
 
 // `prompts` in order of arrival; of each 0 <= computed_tokens < prompt_tokens.
-Decision Next(absl::Time now, const SchedulerLimits& limits, absl::Span<const PromptView> prompts, int pages_free);
+Decision Next(absl::Time now, const SchedulerLimits& limits, absl::Span<const PromptView> prompts, int pages_free,
+              int64_t pruning_bytes_free = 0);
 
 }  // namespace sluice::prefill

@@ -59,6 +59,11 @@ StatusOr<PromptId> Worker::Submit(proto::PrefillRequest request, proto::Ticket t
                                               kept < tokens ? absl::StrCat(" and ", kept, " kept of them") : "",
                                               ", prefill's KV pool holds ", pool_tokens));
   }
+  if (PruningBytesFor(*prompt) > options_.pruning_bytes_max) {
+    return absl::OutOfRangeError(absl::StrCat("to prune ", tokens, " tokens by ", ToString(prompt->policy), " takes ",
+                                              PruningBytesFor(*prompt), " bytes, prefill has ",
+                                              options_.pruning_bytes_max));
+  }
 
   absl::MutexLock lock(&mutex_);
   if (load_.draining) return absl::UnavailableError("prefill is draining");
@@ -146,7 +151,8 @@ Decision Worker::Decide(absl::Time now, std::vector<Prompt*>* prompts) {
       if (!views.back().started && std::exchange(first_in_line, false))
         views.back().pages_needed -= prefixes_.PinnedPages(kFullPolicy, Reusable(*prompt));
     }
-    Decision decision = Next(now, options_.limits, views, pool_->pages_free() + prefixes_.pages_evictable());
+    Decision decision = Next(now, options_.limits, views, pool_->pages_free() + prefixes_.pages_evictable(),
+                             options_.pruning_bytes_max - pruning_bytes_used_);
     for (const size_t i : decision.cancelled) GiveUp(*(*prompts)[i], absl::CancelledError("cancelled by the caller"));
     for (const size_t i : decision.expired)
       GiveUp(*(*prompts)[i], absl::DeadlineExceededError(absl::StrCat("the request's time is over: ",
@@ -198,6 +204,7 @@ PromptView Worker::View(const Prompt& prompt) const {
   return {.prompt_tokens = prompt.tokens(),
           .computed_tokens = prompt.computed_tokens,
           .pages_needed = PagesFor(prompt),
+          .pruning_bytes_needed = PruningBytesFor(prompt),
           .started = prompt.state == PromptState::kComputing,
           .cancelled = prompt.cancelled,
           .deadline = prompt.deadline};
@@ -213,6 +220,14 @@ int Worker::PagesFor(const Prompt& prompt) const {
   return pool_->PagesFor(prompt.tokens()) + Pruning::PagesFor(prompt.policy, *pool_, prompt.tokens());
 }
 
+int64_t Worker::PruningBytesFor(const Prompt& prompt) const {
+  return Pruning::BytesToCompute(prompt.policy, pool_->options().layout, prompt.tokens());
+}
+
+void Worker::SetPruningBytes(Prompt& prompt, int64_t bytes) {
+  pruning_bytes_used_ += bytes - std::exchange(prompt.pruning_bytes, bytes);
+}
+
 void Worker::Start(Prompt& prompt, absl::Time now) {
   PrefixTree::Hit hit = prefixes_.Match(now, kFullPolicy, Reusable(prompt));
   const int fresh_pages = pool_->PagesFor(prompt.tokens()) - static_cast<int>(hit.pages.pages().size());
@@ -223,6 +238,7 @@ void Worker::Start(Prompt& prompt, absl::Time now) {
   if (prompt.policy.kind != CachePolicyKind::kFull) {
     StatusOr<PageLease> kept = pool_->Lease(kept_pages);
     SLUICE_CHECK(kept.ok());
+    SetPruningBytes(prompt, PruningBytesFor(prompt));
     prompt.pruning = std::make_unique<Pruning>(prompt.policy, pool_, prompt.tokens(), *std::move(kept));
   }
   prompt.pin = std::move(hit.pin);
@@ -318,7 +334,10 @@ void Worker::HandOff(Prompt& prompt, const Chunk& last, absl::Span<const float> 
   record.set_kv_from_token(kv_from_token);
   const int64_t sent = prompt.policy.Kept(prompt.tokens());
   record.set_kv_tokens(*all_finished ? kv_from_token : static_cast<uint32_t>(sent));
-  if (prompt.pruning != nullptr) *record.mutable_kept() = prompt.pruning->Finish();
+  if (prompt.pruning != nullptr) {
+    *record.mutable_kept() = prompt.pruning->Finish();
+    SetPruningBytes(prompt, Pruning::BytesToHandOver(prompt.policy, pool_->options().layout, prompt.tokens()));
+  }
   record.mutable_usage()->set_prompt_tokens(static_cast<uint32_t>(prompt.tokens()));
   record.mutable_usage()->set_cached_tokens(static_cast<uint32_t>(prompt.cached_tokens));
   record.mutable_usage()->set_completion_tokens(static_cast<uint32_t>(prompt.generation.sampling.n));
@@ -356,6 +375,7 @@ void Worker::Answer(Prompt& prompt, const StatusOr<proto::PrefillReply>& reply) 
   const auto node = prompts_.extract(prompt.id);
   prompt.pages.Release();
   prompt.pruning.reset();
+  SetPruningBytes(prompt, 0);
   prompt.pin.Release();
   metrics_->requests(reply.status()).Increment();
   // The account is settled before the caller knows, so that whoever asks after the answer sees pages and room again.

@@ -41,7 +41,8 @@ struct WorkerOptions {
   int64_t queued_tokens_max = 0;
   double tokens_per_s_guess = 0;  // until steps have been measured
   SendWhen send_when = SendWhen::kLayer;
-  int prefix_cache_pages = 0;  // that finished prompts may keep; 0: none
+  int prefix_cache_pages = 0;     // that finished prompts may keep; 0: none
+  int64_t pruning_bytes_max = 0;  // of all prompts that are pruned, see Pruning::BytesToCompute; others wait for it
   // Of the model.
   int vocab_size = 0;
   int64_t context_tokens_max = 0;
@@ -61,8 +62,8 @@ class Worker {
   // --- any thread ---
 
   // Accepts a request whose ticket and fields were checked (admission.h). `done` is called once, on the engine thread.
-  // ResourceExhausted where the queue is full, OutOfRange for a prompt that the whole pool cannot hold, Unavailable
-  // while draining; `done` is then not called.
+  // ResourceExhausted where the queue is full, OutOfRange for a prompt that the whole pool or all memory for pruning
+  // cannot hold, Unavailable while draining; `done` is then not called.
   StatusOr<PromptId> Submit(proto::PrefillRequest request, proto::Ticket ticket, Done done);
   // Nobody waits for the answer any more. Does nothing where it was given.
   void Cancel(PromptId id);
@@ -106,6 +107,7 @@ class Worker {
     PageLease pages;
     CachePolicy policy;                // decode's
     std::unique_ptr<Pruning> pruning;  // once it has started, under a policy other than full
+    int64_t pruning_bytes = 0;         // that it has of pruning_bytes_max
     GenerationContext generation;
     bool cancelled = false;
     absl::Time arrival;
@@ -127,6 +129,8 @@ class Worker {
   int PagesFor(const Prompt& prompt) const;
   // What of it may come from the cache: not the last token, whose logits are wanted, nor those whose attention is.
   absl::Span<const TokenId> Reusable(const Prompt& prompt) const;
+  int64_t PruningBytesFor(const Prompt& prompt) const;
+  void SetPruningBytes(Prompt& prompt, int64_t bytes);
   void Start(Prompt& prompt, absl::Time now);
   void OnLayerAttended(int layer, const std::vector<Chunk>& chunks, const std::vector<Prompt*>& prompts);
   void RunChunks(const std::vector<Chunk>& chunks, const std::vector<Prompt*>& prompts);
@@ -158,6 +162,7 @@ class Worker {
   // Of the engine thread.
   PrefixTree prefixes_;
   int64_t evictions_counted_ = 0;
+  int64_t pruning_bytes_used_ = 0;
   // Ids only grow, so this is the order of arrival.
   std::map<PromptId, std::unique_ptr<Prompt>> prompts_;
   double recent_tokens_ = 0;  // decayed sums: their quotient is the rate

@@ -87,6 +87,38 @@ TEST_F(PruningTest, APromptWithinTheBudgetNeedsNoPagesButItsScoresGo) {
   EXPECT_EQ(kept->Scores(1, 0)[3], 5);
 }
 
+// A score a token and list, and of what stays a position and a score; then the message with both, and its bytes.
+TEST(PruningBytes, AreThoseOfScoresAndListsAndThenOfTheMessage) {
+  constexpr int64_t kTokens = 1600, kLists = 4;
+  const CachePolicy h2o = {.kind = CachePolicyKind::kH2o, .budget = 160, .window = 80};
+  EXPECT_EQ(Pruning::BytesToCompute(h2o, kLayout, kTokens), kLists * (kTokens * 4 + 160 * 8 + 4));
+  EXPECT_EQ(Pruning::BytesToCompute({.kind = CachePolicyKind::kTova, .budget = 160, .window = 1}, kLayout, kTokens),
+            kLayout.layers * (kTokens * 4 + 160 * 8 + 4));
+  EXPECT_EQ(Pruning::BytesToCompute({}, kLayout, kTokens), 0);
+
+  const auto pool = *KvPool::Create({.layout = kLayout, .codec = KvCodec::kF32, .page_tokens = 16, .pages = 110});
+  const PageLease prompt = *pool->Lease(pool->PagesFor(kTokens));
+  Pruning pruning(h2o, pool.get(), kTokens, *pool->Lease(10));
+  for (int layer = 0; layer < kLayout.layers; ++layer) pruning.KeepLayer(layer, prompt.pages());
+  const proto::KeptPrompt message = pruning.Finish();
+  EXPECT_LE(static_cast<int64_t>(message.SpaceUsedLong() + message.ByteSizeLong()),
+            Pruning::BytesToHandOver(h2o, kLayout, kTokens));
+}
+
+TEST(PruningBytes, NoPolicyTakesMoreThanIsPlannedFor) {
+  for (const KvLayout& layout : {kLayout, KvLayout::Mla(3, 32, 16)}) {
+    const int64_t most = Pruning::BytesMax(layout, 500);
+    for (const int64_t tokens : {1, 17, 499, 500}) {
+      for (const CachePolicyKind kind : kCachePolicyKinds) {
+        for (const int64_t budget : {1, 100, 500, 9000}) {
+          EXPECT_LE(Pruning::BytesToCompute({.kind = kind, .budget = budget}, layout, tokens), most);
+          EXPECT_LE(Pruning::BytesToHandOver({.kind = kind, .budget = budget}, layout, tokens), most);
+        }
+      }
+    }
+  }
+}
+
 TEST_F(PruningTest, SinkWindowNeedsNoScores) {
   const CachePolicy policy = {.kind = CachePolicyKind::kSinkWindow, .budget = 6, .sinks = 2, .window = 4};
   FillPrompt(20);

@@ -42,6 +42,13 @@ TEST(Scheduler, NobodyOvertakesAPromptThatWaitsForPages) {
   EXPECT_THAT(Next(kNow, kLimits, {Waiting(30, 5), Waiting(10, 1)}, 6).start, ElementsAre(0, 1));
 }
 
+TEST(Scheduler, APromptWaitsForTheMemoryToPruneItAsItDoesForPages) {
+  PromptView first = Waiting(30), second = Waiting(30);
+  first.pruning_bytes_needed = second.pruning_bytes_needed = 60;
+  EXPECT_THAT(Next(kNow, kLimits, {first, second, Waiting(10)}, 10, 119).start, ElementsAre(0));
+  EXPECT_THAT(Next(kNow, kLimits, {first, second, Waiting(10)}, 10, 120).start, ElementsAre(0, 1, 2));
+}
+
 TEST(Scheduler, StartedPromptsBehindOneThatWaitsForPagesGoOn) {
   EXPECT_THAT(Next(kNow, kLimits, {Waiting(30, 5), Started(50, 20)}, 0).chunks, ElementsAre(Chunk{1, 20, 30, true}));
 }

@@ -26,6 +26,7 @@ constexpr TokenId kEos = 63;
 constexpr int kPageTokens = 4;
 constexpr int kPages = 16;
 constexpr int kBatchTokens = 10;
+constexpr int64_t kPrunedTokensMax = 20;
 
 class WorkerTest : public ::testing::Test {
  protected:
@@ -48,6 +49,7 @@ class WorkerTest : public ::testing::Test {
                       .tokens_per_s_guess = 100,
                       .send_when = send_when(),
                       .prefix_cache_pages = prefix_cache_pages_,
+                      .pruning_bytes_max = Pruning::BytesMax(kLayout, kPrunedTokensMax),
                       .vocab_size = kVocab,
                       .context_tokens_max = 128,
                       .eos_ids = {kEos}},
@@ -92,7 +94,8 @@ class WorkerTest : public ::testing::Test {
     request.set_deadline_unix_ms(absl::ToUnixMillis(clock_.Now() + absl::Seconds(60)));
     return request;
   }
-  StatusOr<PromptId> Submit(const proto::PrefillRequest& request, uint32_t kv_from_token = 0) {
+  StatusOr<PromptId> Submit(const proto::PrefillRequest& request, uint32_t kv_from_token = 0,
+                            const CachePolicy& policy = {}) {
     proto::Ticket ticket;
     ticket.set_request_id(request.request_id());
     ticket.set_reservation_id(request.request_id());
@@ -100,6 +103,7 @@ class WorkerTest : public ::testing::Test {
     ticket.set_decode_epoch(99);
     ticket.set_kv_address("d:1");
     ticket.set_kv_from_token(kv_from_token);
+    if (policy.kind != CachePolicyKind::kFull) *ticket.mutable_policy() = ToProto(policy);
     return worker_->Submit(request, ticket, [this, id = request.request_id()](const StatusOr<proto::PrefillReply>& r) {
       EXPECT_FALSE(replies_.contains(id)) << "answered twice";
       replies_.emplace(id, r);
@@ -315,6 +319,27 @@ TEST_F(WorkerTest, MorePromptsThanPagesAllEnd) {
   Run(200);
   for (const auto& request : requests) ExpectHandedOff(request);
   EXPECT_EQ(pool_->pages_free(), kPages);
+}
+
+TEST_F(WorkerTest, PromptsThatArePrunedShareTheMemoryForItInOrder) {
+  const CachePolicy h2o = {.kind = CachePolicyKind::kH2o, .budget = kPrunedTokensMax, .window = 10};
+  const auto too_long =
+      Submit(Request(kPrunedTokensMax + 1), 0, {.kind = CachePolicyKind::kH2o, .budget = 21, .window = 10}).status();
+  EXPECT_EQ(too_long.code(), absl::StatusCode::kOutOfRange);
+  EXPECT_THAT(std::string(too_long.message()), HasSubstr("takes 758 bytes, prefill has 724"));
+
+  decode_answers = false;
+  const auto first = Request(20), second = Request(20), behind = Request(4);
+  ASSERT_TRUE(Submit(first, 0, h2o).ok() && Submit(second, 0, h2o).ok() && Submit(behind).ok());
+  Run(5);
+  EXPECT_THAT(steps_, ElementsAre(ElementsAre(10), ElementsAre(10)));  // though there are pages for all
+  decode_answers = true;
+  for (const FakeTransport::Sent& sent : std::vector(transport_.sends)) {
+    if (sent.header.kind == FrameKind::kCommit) AnswerCommit(sent);
+  }
+  Run();
+  EXPECT_THAT(steps_, ElementsAre(ElementsAre(10), ElementsAre(10), ElementsAre(10), ElementsAre(10), ElementsAre(4)));
+  for (const auto& request : {first, second, behind}) EXPECT_EQ(CodeOf(request), absl::StatusCode::kOk);
 }
 
 TEST_F(WorkerTest, ACancelledPromptGivesItsPagesBackInEveryState) {

@@ -156,6 +156,18 @@ def test_a_second_turn_on_a_pruned_cache_is_a_prompt_of_its_own(bounded_service,
     bounded_service.await_all_pages_free()
 
 
+def test_peak_memory_of_a_long_prompt_that_is_pruned_is_the_plans_within_5_percent(real_model):
+    """All of it is kept, so that scores, lists and the message that tells of them are as large as they can be; KV is
+    small, so that they weigh."""
+    with service(real_model, worker_flags=["--threads", "2", "--kv-memory", "32MiB", "--kv-store", "int4"],
+                 decode_flags=["--cache-policy", "h2o", "--cache-budget", "100%"]) as running:
+        answer = running.completion(prompt=prompt_ids(5000, seed=7), max_tokens=8, ignore_eos=True)
+        assert answer.status_code == 200, answer.text
+        for worker in running.decode + running.prefill:
+            peak, planned = worker.peak_bytes(), worker.metrics()[f"sluice_{worker.args[0]}_memory_planned_bytes"]
+            assert abs(peak - planned) < 0.05 * planned, (worker.args[0], peak, planned)
+
+
 def test_a_prefill_that_dies_is_replaced_and_what_is_kept_is_the_same(real_model):
     flags = ["--cache-policy", "snapkv", "--cache-budget", "64"]
     with service(real_model, prefill=2, worker_flags=["--threads", "1"], decode_flags=flags) as running:
