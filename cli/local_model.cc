@@ -47,6 +47,7 @@ StatusOr<std::unique_ptr<LocalModel>> LocalModel::Open(const LocalModelOptions& 
     return absl::InvalidArgumentError(
         absl::StrCat("the cache budget is ", policy.budget, " tokens, the model's context ", context));
   }
+  model->positions_max_ = policy.PositionsMax(context);
   if (policy.ranks_steps()) transformer.ranked_slots_max = policy.Slots(context, 0);
   SLUICE_ASSIGN_OR_RETURN(model->transformer_, Transformer::Create(model->checkpoint_.get(), transformer));
   model->load_ms_ = MsSince(start);
@@ -79,11 +80,6 @@ StatusOr<std::vector<TokenId>> LocalModel::ChatIds(const nlohmann::ordered_json&
   input.eos_token = data.eos_text;
   SLUICE_ASSIGN_OR_RETURN(const std::string text, chat_template_->Render(input));
   return tokenizer_->Encode(text, Tokenizer::SpecialTokens::kParse);
-}
-
-int64_t LocalModel::PositionsMax() const {
-  constexpr int64_t kEndless = int64_t{1} << 30;
-  return options_.policy.kind == CachePolicyKind::kSinkWindow ? kEndless : transformer_->config().context_tokens_max;
 }
 
 Status LocalModel::MakeRoom(int64_t tokens) {
@@ -188,7 +184,7 @@ StatusOr<CompletionAnswer> LocalModel::Complete(const CompletionRequest& request
   SLUICE_ASSIGN_OR_RETURN(const std::vector<TokenId> prompt, PromptIds(request));
   const int64_t prompt_tokens = static_cast<int64_t>(prompt.size());
   if (prompt.empty()) return absl::InvalidArgumentError("the prompt is empty");
-  if (prompt_tokens + 1 > PositionsMax()) {
+  if (prompt_tokens + 1 > positions_max_) {
     return absl::OutOfRangeError(absl::StrCat("the prompt has ", prompt_tokens, " tokens, the model's context is ",
                                               config.context_tokens_max, " with at least one token of answer"));
   }
@@ -201,7 +197,7 @@ StatusOr<CompletionAnswer> LocalModel::Complete(const CompletionRequest& request
   CompletionAnswer answer;
   answer.prompt_tokens = static_cast<int>(prompt_tokens);
   const absl::Time prefill_start = absl::Now();
-  const int64_t more_tokens = std::min<int64_t>(request.sampling.max_tokens, PositionsMax() - prompt_tokens);
+  const int64_t more_tokens = std::min<int64_t>(request.sampling.max_tokens, positions_max_ - prompt_tokens);
   SLUICE_ASSIGN_OR_RETURN(absl::Span<const float> logits, Prefill(prompt, more_tokens));
   const double prefill_ms = MsSince(prefill_start);
   const absl::Time decode_start = absl::Now();
@@ -210,7 +206,7 @@ StatusOr<CompletionAnswer> LocalModel::Complete(const CompletionRequest& request
                                   .prompt_ids = prompt,
                                   .eos_ids = config.eos_ids,
                                   .vocab_size = config.vocab_size,
-                                  .context_tokens_max = PositionsMax()};
+                                  .positions_max = positions_max_};
   Generation generation(&context, 0);
   for (;;) {
     SLUICE_ASSIGN_OR_RETURN(const proto::GeneratedToken token, generation.Step(logits));

@@ -39,8 +39,6 @@ class LocalModel final : public Completer {
 
   StatusOr<std::vector<TokenId>> PromptIds(const CompletionRequest& request);
   StatusOr<std::vector<TokenId>> ChatIds(const nlohmann::ordered_json& messages);
-  // What a prompt and an answer are bounded by: the model's context, but for a window that moves.
-  int64_t PositionsMax() const;
   Status MakeRoom(int64_t tokens);
   StatusOr<absl::Span<const float>> Prefill(const std::vector<TokenId>& ids, int64_t more_tokens);
   StatusOr<absl::Span<const float>> PrefillDensely(const std::vector<TokenId>& ids, PromptScores* scores);
@@ -58,6 +56,7 @@ class LocalModel final : public Completer {
   PageLease pages_;
   std::vector<TokenId> cached_ids_;  // whose KV is in pages_, or was until it was pruned
   std::unique_ptr<KeptSlots> kept_;  // of cached_ids_, under a policy
+  int64_t positions_max_ = 0;        // of prompt and answer together
   double load_ms_ = 0;
 };
 

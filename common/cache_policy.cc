@@ -81,6 +81,15 @@ int64_t CachePolicy::Slots(int64_t prompt_tokens, int64_t more_tokens) const {
   return std::min(prompt_tokens + more_tokens, budget + 1);
 }
 
+int64_t CachePolicy::PositionsMax(int64_t context_tokens) const {
+  constexpr int64_t kEndless = int64_t{1} << 30;
+  return kind == CachePolicyKind::kSinkWindow && budget < context_tokens ? kEndless : context_tokens;
+}
+
+int64_t CachePolicy::Generated(int64_t prompt_tokens, int64_t max_tokens, int64_t context_tokens) const {
+  return std::min(max_tokens, PositionsMax(context_tokens) - prompt_tokens);
+}
+
 std::string ToString(const CachePolicy& policy) {
   const std::string name(Name(policy.kind));
   switch (policy.kind) {

@@ -51,6 +51,12 @@ struct CachePolicy {
   int64_t Kept(int64_t prompt_tokens) const;
   // Slots that a request needs for a prompt and as many tokens behind it as are ever computed.
   int64_t Slots(int64_t prompt_tokens, int64_t more_tokens) const;
+  // Where positions end in a model of `context_tokens`: with its context, for a query is as far from a key as their
+  // tokens are from each other. Only in sink-window no distance exceeds the slots; if those fit the context, there is
+  // no end (but that positions are 32-bit numbers).
+  int64_t PositionsMax(int64_t context_tokens) const;
+  // How many of `max_tokens` may be generated after a prompt that is within the context.
+  int64_t Generated(int64_t prompt_tokens, int64_t max_tokens, int64_t context_tokens) const;
 
   bool operator==(const CachePolicy&) const = default;
 };

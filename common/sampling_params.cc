@@ -42,7 +42,7 @@ Status SamplingParams::Validate(int vocab_size) const {
   p.Range("presence_penalty", presence_penalty, -2.0f, 2.0f);
   p.Range("frequency_penalty", frequency_penalty, -2.0f, 2.0f);
   p.Range("n", n, 1, kMaxChoices);
-  p.Range("max_tokens", max_tokens, 1, 1 << 24);
+  p.Range("max_tokens", max_tokens, 1, kMaxTokens);
   p.Range("min_tokens", min_tokens, 0, max_tokens);
   p.Range("top_logprobs", top_logprobs, 0, kMaxTopLogprobs);
   if (top_logprobs > 0 && !logprobs) p.Add(absl::StrCat("top_logprobs is ", top_logprobs, " but logprobs is false"));

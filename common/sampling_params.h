@@ -29,7 +29,7 @@ struct SamplingParams {
       0;      // choice i of n draws from key RandomBits(seed, i); the gateway draws one where the client gave none
   int n = 1;  // choices; 1..kMaxChoices
 
-  int max_tokens = 16;                    // generated tokens a choice, the first included; at least 1
+  int max_tokens = 16;                    // generated tokens a choice, the first included; 1..kMaxTokens
   int min_tokens = 0;                     // until then no stop token is sampled and no stop string ends it
   bool ignore_eos = false;                // the model's own end tokens do not end it (stop_token_ids still do)
   std::vector<TokenId> stop_token_ids;    // end it; not part of the text
@@ -39,6 +39,7 @@ struct SamplingParams {
   bool logprobs = false;  // log-probability of each token, from the unmodified logits (log_softmax before any penalty)
 
   static constexpr int kMaxChoices = 16;
+  static constexpr int kMaxTokens = 1 << 24;  // 64 MiB of ids
   static constexpr int kMaxTopLogprobs = 20;
   static constexpr int kMaxStops = 16;
   static constexpr int kMaxStopBytes = 1024;

@@ -228,6 +228,7 @@ Status DecodeProcess::StartWorker(double prefill_tokens_per_s) {
       .policies = {.deployments = options_.policy,
                    .allowed = options_.Policies(),
                    .layout = kv_options_.layout,
+                   .context_tokens_max = config.context_tokens_max,
                    .kept_bytes_max = kPayloadBytesMax / 2},  // of a commit; the rest is the prompt's ids and more
       .store = kv_options_.codec,
       .wire = wire_codecs_,

@@ -30,7 +30,9 @@ StatusOr<std::vector<KeptSlots>> Request::TakeKept(const proto::HandoffRecord& r
   const bool any_goes_on = std::any_of(record.choices().begin(), record.choices().end(),
                                        [](const auto& choice) { return choice.finish() == proto::FINISH_NONE; });
   if (policy_.kind == CachePolicyKind::kFull || !any_goes_on) return std::vector<KeptSlots>();
-  const int64_t slots = policy_.Slots(expected_.prompt_tokens, expected_.max_tokens - 1);
+  const int64_t generated =
+      policy_.Generated(expected_.prompt_tokens, expected_.max_tokens, model_->context_tokens_max);
+  const int64_t slots = policy_.Slots(expected_.prompt_tokens, generated - 1);
   StatusOr<KeptSlots> kept = FromProto(record.kept(), policy_, model_->layout, expected_.prompt_tokens, slots);
   if (!kept.ok()) return absl::DataLossError(kept.status().message());
   return std::vector<KeptSlots>(static_cast<size_t>(record.choices_size()), *kept);
@@ -48,7 +50,7 @@ Status Request::Begin(absl::Time now, proto::HandoffRecord record) {
               .prompt_ids = {record.prompt_ids().begin(), record.prompt_ids().end()},
               .eos_ids = model_->eos_ids,
               .vocab_size = model_->vocab_size,
-              .context_tokens_max = model_->context_tokens_max};
+              .positions_max = policy_.PositionsMax(model_->context_tokens_max)};
   std::vector<Generation> choices;
   for (const proto::ChoiceState& state : record.choices()) {
     SLUICE_ASSIGN_OR_RETURN(Generation choice, Generation::Resume(&context_, state));

@@ -67,7 +67,7 @@ std::optional<ReservationState> Next(ReservationState from, ReservationEvent eve
 // What a request may need at most.
 struct PageDemand {
   int64_t prompt_tokens = 0;
-  int64_t max_tokens = 0;  // generated tokens a choice, the first included; already clipped to the context
+  int64_t max_tokens = 0;  // generated tokens a choice, the first included; already clipped (CachePolicy::Generated)
   int choices = 1;
   CachePolicy policy;
 

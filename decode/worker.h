@@ -151,7 +151,7 @@ class Worker {
   void Handle(StopOrder);
 
   Status CheckPrompt(const proto::ReserveRequest& request) const;
-  StatusOr<CachePolicy> PolicyOf(const proto::ReserveRequest& request, int64_t max_tokens) const;
+  StatusOr<CachePolicy> PolicyOf(const proto::ReserveRequest& request) const;
   StatusOr<proto::ReserveReply> TryReserve(const proto::ReserveRequest& request);
   LocalPrefillFacts Facts(const proto::ShipTime& ship, const Reservation& reservation) const;
   proto::ReserveReply TakeOn(const Reservation& reservation, const proto::ReserveRequest& request);

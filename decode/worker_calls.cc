@@ -41,12 +41,12 @@ Status Worker::CheckPrompt(const proto::ReserveRequest& request) const {
   return absl::OkStatus();
 }
 
-StatusOr<CachePolicy> Worker::PolicyOf(const proto::ReserveRequest& request, int64_t max_tokens) const {
+StatusOr<CachePolicy> Worker::PolicyOf(const proto::ReserveRequest& request) const {
   std::optional<CachePolicySpec> wanted;
   if (request.has_policy()) {
     SLUICE_ASSIGN_OR_RETURN(wanted, FromProto(request.policy()));
   }
-  return ChoosePolicy(options_.policies, wanted, request.prompt_tokens(), max_tokens - 1);
+  return ChoosePolicy(options_.policies, wanted, request.prompt_tokens(), request.sampling().max_tokens());
 }
 
 StatusOr<proto::ReserveReply> Worker::TryReserve(const proto::ReserveRequest& request) {
@@ -64,8 +64,8 @@ StatusOr<proto::ReserveReply> Worker::TryReserve(const proto::ReserveRequest& re
   SLUICE_RETURN_IF_ERROR(CheckPrompt(request));
   if (request.deadline_unix_ms() == 0) return absl::InvalidArgumentError("deadline_unix_ms is missing");
   if (deadline <= now) return absl::DeadlineExceededError("the request's deadline passed");
-  const int64_t max_tokens = std::min<int64_t>(sampling.max_tokens, context - request.prompt_tokens());
-  SLUICE_ASSIGN_OR_RETURN(const CachePolicy policy, PolicyOf(request, max_tokens));
+  SLUICE_ASSIGN_OR_RETURN(const CachePolicy policy, PolicyOf(request));
+  const int64_t max_tokens = policy.Generated(request.prompt_tokens(), sampling.max_tokens, context);
   const PageDemand demand{
       .prompt_tokens = request.prompt_tokens(), .max_tokens = max_tokens, .choices = sampling.n, .policy = policy};
   SLUICE_ASSIGN_OR_RETURN(const auto outcome, reservations_.Reserve(now, RequestId{request.request_id()}, demand,
@@ -124,7 +124,7 @@ proto::ReserveReply Worker::TakeOn(const Reservation& reservation, const proto::
                                    .prompt_ids = {request.prompt_ids().begin(), request.prompt_ids().end()},
                                    .eos_ids = model_.eos_ids,
                                    .vocab_size = model_.vocab_size,
-                                   .context_tokens_max = model_.context_tokens_max},
+                                   .positions_max = model_.context_tokens_max},
                        .sampling = request.sampling(),
                        .computed_tokens = reservation.cached_tokens,
                        .accepted = now});

@@ -37,10 +37,12 @@ StatusOr<std::vector<StreamedRow>> MeasureStreamed(TextRunner& runner,
     if (cache.policy.kind == CachePolicyKind::kSnapKv) continue;
     streamed.push_back(&cache);
     SLUICE_ASSIGN_OR_RETURN(const CachePolicy policy, Resolve(cache.policy, options.budget_of));
-    const bool moves = policy.kind == CachePolicyKind::kSinkWindow;
-    for (absl::Span<const TokenId> ids : texts) {
-      if (!moves) ids = ids.subspan(0, static_cast<size_t>(runner.config().context_tokens_max));
-      runs.push_back({.ids = ids, .policy = policy, .codec = cache.codec, .group = static_cast<int64_t>(runs.size())});
+    const auto tokens_max = static_cast<size_t>(policy.PositionsMax(runner.config().context_tokens_max));
+    for (const absl::Span<const TokenId> ids : texts) {
+      runs.push_back({.ids = ids.subspan(0, tokens_max),
+                      .policy = policy,
+                      .codec = cache.codec,
+                      .group = static_cast<int64_t>(runs.size())});
     }
   }
   SLUICE_ASSIGN_OR_RETURN(const std::vector<TextOutcome> outcomes, runner.Run(runs));

@@ -18,15 +18,10 @@ Status CheckRun(const TextRun& run, const ModelConfig& config) {
                                                    " of them a prompt, has nothing to be predicted"));
   }
   const int64_t end = run.prompt_tokens + TokensToFeed(run);
-  const bool moves = run.policy.kind == CachePolicyKind::kSinkWindow;
-  if (run.prompt_tokens > config.context_tokens_max || (!moves && end > config.context_tokens_max)) {
+  if (run.prompt_tokens > config.context_tokens_max || end > run.policy.PositionsMax(config.context_tokens_max)) {
     return absl::InvalidArgumentError(absl::StrCat(ToString(run.policy), ": a text of ", end, " tokens, ",
                                                    run.prompt_tokens, " of them a prompt, is longer than the model's ",
                                                    "context of ", config.context_tokens_max));
-  }
-  if (SlotsOf(run) > config.context_tokens_max) {
-    return absl::InvalidArgumentError(absl::StrCat(ToString(run.policy), " is larger than the model's context of ",
-                                                   config.context_tokens_max, " tokens"));
   }
   return absl::OkStatus();
 }

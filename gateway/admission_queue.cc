@@ -49,7 +49,7 @@ void AdmissionQueue::Admit() {
     if (BeginsSoon(fleet, route->prefill)) {
       waiters_.erase(it);
       waiter->OnAdmitted(fleet, *route);
-      decode.pages_free -= PagesNeeded(shape, decode.page_tokens);
+      decode.pages_free -= PagesNeeded(shape, decode.page_tokens, decode.policy);
     }
     // Admitted or not, it is before all others there.
     prefill.queued_prompt_tokens += shape.prompt_tokens - prefill.cached_tokens;

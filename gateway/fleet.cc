@@ -196,6 +196,16 @@ int64_t Fleet::context_tokens_max() const {
   return tokens;
 }
 
+std::vector<CachePolicySpec> Fleet::decode_policies() const {
+  std::vector<CachePolicySpec> policies;
+  for (const auto& worker : decode_) {
+    const CachePolicySpec policy = PolicyOf(worker->status);
+    const bool known = std::find(policies.begin(), policies.end(), policy) != policies.end();
+    if (worker->unusable_because.empty() && !known) policies.push_back(policy);
+  }
+  return policies;
+}
+
 void Fleet::PromisePages(int index, const RequestShape& shape) {
   Worker& decode = *decode_[index];
   decode.promised.Add(PagesNeeded(shape, decode.status.page_tokens(), PolicyOf(decode.status)));

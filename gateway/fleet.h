@@ -42,6 +42,8 @@ class Fleet {
   std::string NotReadyReason() const;
   // The model's, or less where workers take less.
   int64_t context_tokens_max() const;
+  // The cache policies of decode workers that take work, of requests that name none; each once.
+  std::vector<CachePolicySpec> decode_policies() const;
 
   // When a report last showed that some prefill worker had computed since the one before.
   absl::Time prefill_progress() const { return prefill_progress_; }

@@ -312,10 +312,11 @@ void ReadSampling(Reader& reader, OpenAiApi api, int vocab_size, OpenAiRequest& 
   if (best_of.has_value() && *best_of != s.n) {
     reader.Fail(FieldError("best_of", absl::StrCat("best_of is ", *best_of, ", must equal n, which is ", s.n)));
   }
-  constexpr int kMaxTokens = 1 << 24;
-  reader.ReadInt("max_tokens", 1, kMaxTokens, &out.max_tokens);
-  if (api == OpenAiApi::kChat) reader.ReadInt("max_completion_tokens", 1, kMaxTokens, &out.max_tokens);
-  reader.ReadInt("min_tokens", 0, kMaxTokens, &s.min_tokens);
+  reader.ReadInt("max_tokens", 1, SamplingParams::kMaxTokens, &out.max_tokens);
+  if (api == OpenAiApi::kChat) {
+    reader.ReadInt("max_completion_tokens", 1, SamplingParams::kMaxTokens, &out.max_tokens);
+  }
+  reader.ReadInt("min_tokens", 0, SamplingParams::kMaxTokens, &s.min_tokens);
   reader.Read("ignore_eos", &s.ignore_eos);
   if (const Json* seed = reader.Find("seed")) {
     if (!seed->is_number_integer()) return reader.Fail(WrongType("seed", *seed, "an integer"));

@@ -47,6 +47,7 @@ class OpenAiService::Completion final : public HttpExchange, public FlowClient {
     auto work = std::make_shared<Work>();
     work->request = std::move(request);
     const PrepareLimits limits{.context_tokens_max = service_->env_.fleet->context_tokens_max(),
+                               .decode_policies = service_->env_.fleet->decode_policies(),
                                .prompt_tokens_max = service_->env_.options->prompt_tokens_max,
                                .default_max_tokens = service_->env_.options->default_max_tokens,
                                .random_seed = service_->random_.Bits()};

@@ -32,7 +32,7 @@ struct GatewayOptions {
   // Requests.
   int requests_max = 1024;               // in flight; beyond it 429
   int prompt_tokens_max = 0;             // 0: the model's context
-  int default_max_tokens = 1024;         // of chats that do not say; never beyond the context
+  int default_max_tokens = 1024;         // of chats that do not say; never more than may be generated
   int64_t request_timeout_ms = 600'000;  // the whole request; then 504
   int64_t room_wait_ms = 10'000;         // waiting for KV pages; then 429 with Retry-After
   int64_t prefill_queue_max_ms = 2'000;  // predicted, of a prefill: beyond it a request waits here, without KV pages

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_replace.h"
+#include "gateway/router.h"
 
 namespace sluice {
 
@@ -164,11 +165,23 @@ Status CheckLength(const PrepareLimits& limits, std::string_view field, int64_t 
   return absl::OkStatus();
 }
 
+// How many of `wanted` tokens may be generated behind the prompt with any decode that may get the request.
+int64_t Generated(const PrepareLimits& limits, const OpenAiRequest& request, int64_t prompt_tokens, int64_t wanted) {
+  const RequestShape shape = {.prompt_tokens = prompt_tokens, .policy = request.cache_policy};
+  std::vector<CachePolicySpec> policies = limits.decode_policies;
+  if (policies.empty()) policies.emplace_back();  // nobody is there who would say otherwise
+  for (const CachePolicySpec& of_decode : policies) {
+    wanted = PolicyWith(shape, of_decode).Generated(prompt_tokens, wanted, limits.context_tokens_max);
+  }
+  return wanted;
+}
+
 SamplingParams FinishSampling(const PrepareLimits& limits, const OpenAiRequest& request, int64_t prompt_tokens) {
   SamplingParams sampling = request.sampling;
   const int by_default = request.api == OpenAiApi::kChat ? limits.default_max_tokens : SamplingParams().max_tokens;
   const int64_t wanted = request.max_tokens.value_or(std::max(by_default, sampling.min_tokens));
-  sampling.max_tokens = static_cast<int>(std::min(wanted, limits.context_tokens_max - prompt_tokens));
+  sampling.max_tokens = static_cast<int>(
+      Generated(limits, request, prompt_tokens, std::min<int64_t>(wanted, SamplingParams::kMaxTokens)));
   sampling.min_tokens = std::min(sampling.min_tokens, sampling.max_tokens);
   sampling.seed = request.seed.value_or(limits.random_seed);
   return sampling;

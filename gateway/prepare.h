@@ -16,16 +16,17 @@
 namespace sluice {
 
 struct PrepareLimits {
-  int64_t context_tokens_max = 0;  // prompt and generation together
-  int64_t prompt_tokens_max = 0;   // 0: only the context counts
-  int default_max_tokens = 1024;   // of chats that do not say
-  uint64_t random_seed = 0;        // where the client gave none
+  int64_t context_tokens_max = 0;  // of prompts; of generation too, unless the cache policy says otherwise
+  std::vector<CachePolicySpec> decode_policies;  // of requests that name none, wherever they may go
+  int64_t prompt_tokens_max = 0;                 // 0: only the context counts
+  int default_max_tokens = 1024;                 // of chats that do not say
+  uint64_t random_seed = 0;                      // where the client gave none
 };
 
 struct PreparedRequest {
   OpenAiRequest openai;             // without messages, tools and prompt, which have become:
   std::vector<TokenId> prompt_ids;  // at least one
-  SamplingParams sampling;          // max_tokens clipped to the context, seed set
+  SamplingParams sampling;          // max_tokens clipped to what may be generated, seed set
 };
 
 // InvalidArgument with ErrorParam(); NotFound for another model's name; OutOfRange for a prompt beyond the limits.

@@ -68,7 +68,6 @@ std::string WhyNone(absl::string_view role, const std::vector<WorkerSnapshot>& w
 }  // namespace
 
 CachePolicy PolicyWith(const RequestShape& shape, const CachePolicySpec& of_decode) {
-  // What contradicts itself decode refuses; until then it counts as full.
   return Resolve(shape.policy.value_or(of_decode), shape.prompt_tokens).value_or(CachePolicy());
 }
 

@@ -59,7 +59,7 @@ struct Route {
   int prefill = 0;
 };
 
-// The request's policy with that decode.
+// The request's policy with that decode. What contradicts itself counts as full, until decode refuses it.
 CachePolicy PolicyWith(const RequestShape& shape, const CachePolicySpec& of_decode);
 // Pages that decode leases for it: prompt and generation of the first choice, and of the others what they cannot share;
 // under a policy that lets tokens go, slots of each choice. The last generated token is never fed back, so its KV needs

@@ -45,7 +45,7 @@ struct Generation::Impl {
   bool AtLimit() const {
     const auto count = static_cast<int64_t>(generated.size());
     return count >= params().max_tokens ||
-           static_cast<int64_t>(context->prompt_ids.size()) + count >= context->context_tokens_max;
+           static_cast<int64_t>(context->prompt_ids.size()) + count >= context->positions_max;
   }
 
   // Takes a token that was drawn, here or in another process, and returns the text that it makes sendable.

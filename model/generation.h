@@ -25,7 +25,7 @@ struct GenerationContext {
   std::vector<TokenId> prompt_ids;  // for the repetition penalty
   std::vector<TokenId> eos_ids;
   int vocab_size = 0;
-  int64_t context_tokens_max = 0;  // prompt + generated never exceed it; then FINISH_LENGTH
+  int64_t positions_max = 0;  // prompt + generated never exceed it; then FINISH_LENGTH
 };
 
 class Generation {

@@ -37,10 +37,9 @@ Status CheckChunk(const SequenceChunk& chunk, const ModelConfig& config, int64_t
   }
   if (chunk.kept != nullptr) SLUICE_RETURN_IF_ERROR(CheckKept(chunk));
   const int64_t end = chunk.first_slot() + tokens;
-  // Only sink-window has positions of its own, which do not grow with the text.
-  const bool moves = chunk.kept != nullptr && chunk.kept->policy().kind == CachePolicyKind::kSinkWindow;
-  const int64_t positions = moves ? end : chunk.start_position + tokens;
-  if (positions > config.context_tokens_max) {
+  const CachePolicy policy = chunk.kept != nullptr ? chunk.kept->policy() : CachePolicy();
+  const int64_t positions = chunk.start_position + tokens;
+  if (positions > policy.PositionsMax(config.context_tokens_max)) {
     return absl::InvalidArgumentError(absl::StrCat("position ", positions - 1, " is beyond the model's context of ",
                                                    config.context_tokens_max, " tokens"));
   }

@@ -169,7 +169,7 @@ void Worker::Accept(std::unique_ptr<Prompt> prompt) {
                         .prompt_ids = {request.prompt_ids().begin(), request.prompt_ids().end()},
                         .eos_ids = options_.eos_ids,
                         .vocab_size = options_.vocab_size,
-                        .context_tokens_max = options_.context_tokens_max};
+                        .positions_max = prompt->policy.PositionsMax(options_.context_tokens_max)};
   Prompt& accepted = *(prompts_[prompt->id] = std::move(prompt));
   if (stopping_) GiveUp(accepted, absl::UnavailableError("prefill is stopping"));
 }

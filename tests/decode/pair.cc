@@ -269,7 +269,7 @@ Answer AnswerWhole(const std::string& model, const std::vector<TokenId>& prompt,
                                      .prompt_ids = prompt,
                                      .eos_ids = (*checkpoint)->config().eos_ids,
                                      .vocab_size = (*checkpoint)->config().vocab_size,
-                                     .context_tokens_max = (*checkpoint)->config().context_tokens_max};
+                                     .positions_max = (*checkpoint)->config().context_tokens_max};
   Answer answer;
   for (int choice = 0; choice < sampling.n; ++choice) {
     const auto from = prefill->Lease(prefill->PagesFor(prompt_tokens));

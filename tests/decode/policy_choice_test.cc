@@ -13,6 +13,7 @@ PolicyLimits Limits(const CachePolicySpec& deployments, std::vector<CachePolicyK
   return {.deployments = deployments,
           .allowed = std::move(allowed),
           .layout = KvLayout::Gqa(2, 2, 16),
+          .context_tokens_max = 8192,
           .kept_bytes_max = 1 << 20};
 }
 
@@ -24,8 +25,8 @@ TEST(PolicyChoice, IsTheDeploymentsWhereTheRequestNamesNone) {
 
 TEST(PolicyChoice, IsTheRequestsWhereItIsAllowedAndNeedsNoMoreRoom) {
   const PolicyLimits limits = Limits({.kind = kH2o, .budget = 100}, {kSinkWindow, kSnapKv});
-  const auto choose = [&](const CachePolicySpec& wanted, int64_t more = 40) {
-    return ChoosePolicy(limits, wanted, 500, more);
+  const auto choose = [&](const CachePolicySpec& wanted, int64_t max_tokens = 41) {
+    return ChoosePolicy(limits, wanted, 500, max_tokens);
   };
   EXPECT_EQ(ToString(*choose({.kind = kSinkWindow, .budget = 100})), "sink-window 4+96");
   // What the deployment does itself a request may name, whatever the list says.
@@ -36,9 +37,22 @@ TEST(PolicyChoice, IsTheRequestsWhereItIsAllowedAndNeedsNoMoreRoom) {
               HasSubstr("needs 102 slots, this deployment's h2o 100 (sinks 0, window 50) 101"));
   // snapkv grows with the answer.
   EXPECT_TRUE(choose({.kind = kSnapKv, .budget = 61}).ok());
-  EXPECT_THAT(std::string(choose({.kind = kSnapKv, .budget = 61}, 41).status().message()),
+  EXPECT_THAT(std::string(choose({.kind = kSnapKv, .budget = 61}, 42).status().message()),
               HasSubstr("needs 102 slots"));
   EXPECT_THAT(std::string(choose({.kind = kSinkWindow}).status().message()), HasSubstr("window is 0, not 1 to 0"));
+}
+
+TEST(PolicyChoice, CountsOfAnAnswerWhatItsPolicyLetsBeGenerated) {
+  PolicyLimits limits = Limits({}, {kSinkWindow, kSnapKv});
+  limits.context_tokens_max = 600;
+  const auto choose = [&](const CachePolicySpec& wanted) { return ChoosePolicy(limits, wanted, 500, 1 << 24); };
+  // Full has 599 slots here, however long the answer was to be.
+  EXPECT_TRUE(choose({.kind = kSinkWindow, .budget = 598}).ok());
+  EXPECT_TRUE(choose({.kind = kSnapKv, .budget = 500}).ok());
+  limits.deployments = {.kind = kSinkWindow, .budget = 300};
+  EXPECT_TRUE(choose({.kind = kSnapKv, .budget = 202}).ok());
+  EXPECT_THAT(std::string(choose({.kind = kSnapKv, .budget = 203}).status().message()),
+              HasSubstr("needs 302 slots, this deployment's sink-window 4+296 301"));
 }
 
 TEST(PolicyChoice, KeepsNoMoreTokensThanAMessageCanTellOf) {

@@ -41,7 +41,7 @@ GenerationContext ToyContext(const std::vector<TokenId>& prompt, const SamplingP
           .prompt_ids = prompt,
           .eos_ids = {0},
           .vocab_size = kToyVocab,
-          .context_tokens_max = kToyContext};
+          .positions_max = kToyContext};
 }
 }  // namespace
 

@@ -183,6 +183,9 @@ TEST(TextRunner, RefusesWhatTheModelCannotDoBeforeItBegins) {
   const CachePolicy window = {.kind = CachePolicyKind::kSinkWindow, .budget = 20, .sinks = 4, .window = 16};
   const std::vector<TextRun> fine = {{.ids = text, .policy = window}};
   EXPECT_TRUE(model.runner.Run(fine).ok());
+  const CachePolicy wide = {.kind = CachePolicyKind::kSinkWindow, .budget = context, .sinks = 4, .window = context - 4};
+  const std::vector<TextRun> too_wide = {{.ids = text, .policy = wide}};
+  EXPECT_THAT(model.runner.Run(too_wide).status().message(), HasSubstr("longer than the model's context"));
   const std::vector<TextRun> full = {{.ids = text}};
   EXPECT_THAT(model.runner.Run(full).status().message(), HasSubstr("longer than the model's context"));
   const std::vector<TextRun> nothing = {{.ids = absl::MakeConstSpan(text).subspan(0, 8), .prompt_tokens = 8}};

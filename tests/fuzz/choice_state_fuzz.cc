@@ -8,7 +8,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     sluice::GenerationContext c;
     c.tokenizer = tokenizer.get();
     c.vocab_size = tokenizer->vocab_size();
-    c.context_tokens_max = 50;
+    c.positions_max = 50;
     c.prompt_ids = {1, 2};
     c.eos_ids = {700};
     c.sampling.n = 2;

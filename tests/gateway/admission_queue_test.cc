@@ -1,5 +1,6 @@
 #include "gateway/admission_queue.h"
 
+#include "common/proto/convert.h"
 #include "gmock/gmock.h"
 #include "tests/gateway/flow_fixture.h"
 
@@ -111,6 +112,25 @@ TEST_F(AdmissionQueueTest, APromptThatIsOnItsWayToPrefillCountsUntilAReportConta
   workers->reserves[0]->Answer(Ticket(5));
   Report(0, 0);
   EXPECT_THAT(Reserved(), ElementsAre(1, 2));
+}
+
+TEST_F(AdmissionQueueTest, WhoIsAdmittedTakesOfDecodeWhatItsPolicyKeeps) {
+  SetUpBusyFleet(1, 2, 300);
+  // The first one's 600 tokens would be 38 pages, and decode 1 the emptier one; 33 slots are 3.
+  for (const int decode : {0, 1}) {
+    *workers->decode(decode).status->mutable_policy() =
+        ToProto(CachePolicySpec{.kind = CachePolicyKind::kSinkWindow, .budget = 32});
+    workers->decode(decode).status->set_kv_pages_free(decode == 0 ? 30 : 20);
+    fleet->Refresh({WorkerRole::kDecode, decode});
+    loop.Settle();
+  }
+  const auto first = Start(1, 600);
+  const auto second = Start(2, 10);
+  options.prefill_queue_max_ms = 10'000;
+  Report(0, 0);
+  ASSERT_THAT(Reserved(), ElementsAre(1, 2));
+  EXPECT_EQ(workers->reserves[0]->worker, 0);
+  EXPECT_EQ(workers->reserves[1]->worker, 0);
 }
 
 TEST_F(AdmissionQueueTest, ARefusalGivesItsTurnToTheNextAtOnce) {

@@ -1,5 +1,6 @@
 #include "gateway/fleet.h"
 
+#include "common/proto/convert.h"
 #include "gateway/readiness.h"
 #include "gmock/gmock.h"
 #include "tests/gateway/flow_fixture.h"
@@ -128,6 +129,16 @@ TEST_F(FleetTest, TheSmallestContextOfThoseThatWorkCounts) {
   workers->decode(1).status->set_context_tokens_max(64);
   loop.Advance(absl::Seconds(1));
   EXPECT_EQ(fleet->context_tokens_max(), 64);
+}
+
+TEST_F(FleetTest, PoliciesOfDecodesThatTakeWorkAreKnownEachOnce) {
+  SetUpFleet(1, 4);
+  const CachePolicySpec window = {.kind = CachePolicyKind::kSinkWindow, .budget = 32};
+  for (const int decode : {1, 2}) *workers->decode(decode).status->mutable_policy() = ToProto(window);
+  workers->decode(3).status->mutable_policy()->set_kind("h2o");
+  workers->decode(3).status->set_draining(true);
+  loop.Advance(absl::Seconds(1));
+  EXPECT_THAT(fleet->decode_policies(), testing::ElementsAre(CachePolicySpec(), window));
 }
 
 class ReadinessTest : public FlowFixture {

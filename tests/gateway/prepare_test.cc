@@ -116,6 +116,27 @@ TEST_F(Prepare, MaxTokensIsClippedToTheContext) {
   EXPECT_EQ(prepared->sampling.min_tokens, 60);
 }
 
+TEST_F(Prepare, MaxTokensGoesBeyondTheContextWhereDistancesAreBounded) {
+  const CachePolicySpec window = {.kind = CachePolicyKind::kSinkWindow, .budget = 20};
+  const auto max_tokens = [this](const std::string& more) {
+    return Run(OpenAiApi::kCompletions, R"({"prompt":"abcd")" + more + "}")->sampling.max_tokens;
+  };
+  const std::string named = R"(,"cache_policy":{"kind":"sink-window","budget":20})";
+  EXPECT_EQ(max_tokens(R"(,"max_tokens":1000)" + named), 1000);
+  EXPECT_EQ(max_tokens(named), 16);
+  limits.decode_policies = {window};
+  EXPECT_EQ(max_tokens(R"(,"max_tokens":16777216)"), 16777216);
+  EXPECT_EQ(max_tokens(R"(,"max_tokens":1000,"cache_policy":"full")"), 60);
+  limits.default_max_tokens = 1 << 30;
+  EXPECT_EQ(Chat("a")->sampling.max_tokens, SamplingParams::kMaxTokens);
+  // The request may go to either.
+  limits.decode_policies = {window, {}};
+  EXPECT_EQ(max_tokens(R"(,"max_tokens":1000)"), 60);
+  // So large a window bounds nothing.
+  limits.decode_policies = {{.kind = CachePolicyKind::kSinkWindow, .budget = 64}};
+  EXPECT_EQ(max_tokens(R"(,"max_tokens":1000)"), 60);
+}
+
 TEST_F(Prepare, APromptMustLeaveRoomForOneToken) {
   EXPECT_TRUE(Run(OpenAiApi::kCompletions, "{\"prompt\":\"" + std::string(63, 'a') + "\"}").ok());
   const auto prepared = Run(OpenAiApi::kCompletions, "{\"prompt\":\"" + std::string(64, 'a') + "\"}");

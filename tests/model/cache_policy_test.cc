@@ -259,6 +259,23 @@ TEST(CachePolicy, AgreesWithSortingEverythingAtEveryStep) {
   }
 }
 
+TEST(CachePolicy, PositionsEndWithTheContextUnlessDistancesDo) {
+  const auto policy = [](CachePolicyKind kind, int64_t budget) {
+    return *Resolve({.kind = kind, .budget = budget}, 500);
+  };
+  for (const CachePolicyKind kind : {CachePolicyKind::kH2o, CachePolicyKind::kSnapKv, CachePolicyKind::kTova}) {
+    EXPECT_EQ(policy(kind, 64).PositionsMax(1000), 1000);
+    EXPECT_EQ(policy(kind, 64).Generated(900, 500, 1000), 100);
+  }
+  EXPECT_EQ(CachePolicy().Generated(900, 500, 1000), 100);
+  EXPECT_EQ(CachePolicy().Generated(900, 50, 1000), 50);
+  EXPECT_GT(policy(CachePolicyKind::kSinkWindow, 64).PositionsMax(1000), 1 << 24);
+  EXPECT_EQ(policy(CachePolicyKind::kSinkWindow, 64).Generated(900, 500, 1000), 500);
+  // A step runs on a slot more than stays.
+  EXPECT_EQ(policy(CachePolicyKind::kSinkWindow, 999).Generated(900, 500, 1000), 500);
+  EXPECT_EQ(policy(CachePolicyKind::kSinkWindow, 1000).Generated(900, 500, 1000), 100);
+}
+
 TEST(CachePolicy, AScoreThatIsNoNumberLeavesFirst) {
   const CachePolicy policy = {.kind = CachePolicyKind::kH2o, .budget = 3, .window = 1};
   EXPECT_THAT(KeepOfPrompt(policy, 5, {1.0f, NAN, 0.5f, NAN, 0.1f}), ElementsAreArray({0, 2, 4}));

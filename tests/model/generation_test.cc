@@ -17,7 +17,7 @@ class GenerationTest : public ::testing::Test {
   GenerationTest() : tokenizer_(SmallTokenizer("gpt2-style")) {
     context_.tokenizer = tokenizer_.get();
     context_.vocab_size = tokenizer_->vocab_size();
-    context_.context_tokens_max = 1000;
+    context_.positions_max = 1000;
     context_.prompt_ids = {1, 2, 3};
     context_.eos_ids = {Id("<|endoftext|>")};
     context_.sampling.temperature = 0;
@@ -137,7 +137,7 @@ TEST_F(GenerationTest, MaxTokensAndTheContextEndByLength) {
   EXPECT_EQ(Step(one, Id("a")).text(), "a");
   EXPECT_EQ(one.finish(), proto::FINISH_LENGTH);
   context_.sampling.max_tokens = 100;
-  context_.context_tokens_max = 5;
+  context_.positions_max = 5;
   Generation bounded(&context_, 0);
   EXPECT_EQ(Say(bounded, "abcdef").size(), 2u);
   EXPECT_EQ(bounded.finish(), proto::FINISH_LENGTH);

@@ -77,6 +77,65 @@ def test_choices_of_one_prompt_go_their_own_ways(exact_service):
     exact_service.await_all_pages_free()
 
 
+CONTEXT = 1024  # of the tiny models
+WINDOW = {"kind": "sink-window", "sinks": 4, "window": 28}
+
+
+def ids_of_a_tiny_model(length):
+    return [7 * i % 199 + 3 for i in range(length)]
+
+
+@pytest.mark.parametrize("prompt_tokens", [113, CONTEXT - 1])
+def test_a_window_that_moves_goes_on_beyond_the_models_context(exact_service, prompt_tokens):
+    ids = ids_of_a_tiny_model(prompt_tokens)
+    max_tokens = CONTEXT + 100
+    flags = ["--ignore-eos", *EXACT, "--cache-policy", "sink-window", "--sinks", "4", "--window", "28"]
+    whole = complete_locally(POLICIES / "models" / exact_service.model_name, ids, max_tokens, *flags)
+    answer = exact_service.completion(prompt=ids, max_tokens=max_tokens, ignore_eos=True, temperature=0, n=2,
+                                      return_token_ids=True, cache_policy=WINDOW)
+    assert answer.status_code == 200, answer.text
+    for choice in answer.json()["choices"]:
+        assert len(choice["token_ids"]) == max_tokens and choice["finish_reason"] == "length"
+        assert choice["token_ids"] == whole["ids"]
+    exact_service.await_all_pages_free()
+
+
+def test_so_does_one_that_is_the_deployments():
+    model = POLICIES / "models" / "tiny-llama-gqa"
+    flags = ["--cache-policy", "sink-window", "--sinks", "4", "--window", "28"]
+    ids = ids_of_a_tiny_model(50)
+    whole = complete_locally(model, ids, CONTEXT, "--ignore-eos", *EXACT, *flags)
+    with service(model, worker_flags=EXACT, decode_flags=flags) as running:
+        answer = running.completion(prompt=ids, max_tokens=CONTEXT, ignore_eos=True, temperature=0,
+                                    return_token_ids=True)
+        assert answer.json()["choices"][0]["token_ids"] == whole["ids"] and len(whole["ids"]) == CONTEXT
+        running.await_all_pages_free()
+
+
+@pytest.mark.parametrize("policy", ["full", {"kind": "snapkv", "budget": 32},
+                                    {"kind": "sink-window", "budget": CONTEXT}])
+def test_other_answers_end_with_the_models_context(exact_service, policy):
+    ids = ids_of_a_tiny_model(CONTEXT - 20)
+    answer = exact_service.completion(prompt=ids, max_tokens=100, ignore_eos=True, cache_policy=policy)
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["usage"]["completion_tokens"] == 20
+    assert answer.json()["choices"][0]["finish_reason"] == "length"
+    exact_service.await_all_pages_free()
+
+
+@pytest.mark.parametrize("policy", ["full", WINDOW])
+def test_a_prompt_has_to_fit_the_context_under_every_policy(exact_service, policy):
+    answer = exact_service.completion(prompt=[1] * CONTEXT, max_tokens=4, cache_policy=policy)
+    assert answer.status_code == 400, answer.text
+    assert f"has {CONTEXT} tokens, must be at most {CONTEXT - 1}" in answer.json()["error"]["message"]
+
+
+def test_an_answer_has_an_end_that_is_told(exact_service):
+    answer = exact_service.completion(prompt=[1], max_tokens=(1 << 24) + 1, cache_policy=WINDOW)
+    assert answer.status_code == 400 and answer.json()["error"]["param"] == "max_tokens", answer.text
+    assert "16777217" in answer.json()["error"]["message"] and "16777216" in answer.json()["error"]["message"]
+
+
 @pytest.mark.parametrize("policy, why", [
     ("lru", "'lru' is none of full, sink-window, h2o"),
     ({"budget": 5}, "cache_policy.kind is missing"),
