@@ -44,6 +44,7 @@ ordered_json ContextJson(const PlanReport& report, const ContextPlan& context) {
     ordered_json item = {{"policy", report.policies[row.policy]},
                          {"codec", Name(row.codec)},
                          {"slots", row.slots},
+                         {"page_slots", row.page_slots},
                          {"request_bytes", row.request_bytes},
                          {"kept_slots_bytes", row.kept_slots_bytes},
                          {"batch_bytes", row.batch_bytes}};

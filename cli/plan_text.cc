@@ -83,10 +83,12 @@ void AddSize(int64_t bytes, int64_t batch_bytes, int64_t mha_bytes, std::vector<
 void PrintMemory(const PlanReport& report, std::ostream& out) {
   const KvPlanOptions& options = report.options;
   const bool has_device = options.device_bytes.has_value();
-  out << "\nKV memory (GB is 10^9 bytes, GiB is 2^30" << (has_device ? "; requests are those that fit" : "") << ")\n";
+  out << "\nKV memory (GB is 10^9 bytes, GiB is 2^30; waste is what stays empty of pages of " << options.page_tokens
+      << " slots" << (has_device ? "; requests are those that fit" : "") << ")\n";
   std::vector<std::string> heads = {"context", "scheme",        "codec", "bytes/token",
                                     "slots",   "a request, GB", "GiB",   "of MHA"};
   heads.push_back(absl::StrCat("b = ", options.batch, ", GB"));
+  heads.push_back("waste");
   if (has_device) heads.push_back("requests");
   TextTable table(3, heads);
   for (const ContextPlan& context : report.plan.contexts) {
@@ -102,6 +104,8 @@ void PrintMemory(const PlanReport& report, std::ostream& out) {
       std::vector<std::string> cells = {tokens, absl::StrCat(report.model.scheme(), ", ", report.policies[row.policy]),
                                         line.codecs, absl::StrCat(line.bytes_per_token), absl::StrCat(row.slots)};
       AddSize(row.request_bytes, row.batch_bytes, context.mha_bytes, cells);
+      const double used = static_cast<double>(row.slots) / static_cast<double>(row.page_slots);
+      cells.push_back(absl::StrFormat("%.2f %%", (1 - used) * 100));
       if (has_device) cells.push_back(absl::StrCat(*row.requests));
       table.Add(cells);
     }

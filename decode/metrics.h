@@ -14,6 +14,7 @@ struct DecodeMetrics {
   prometheus::Gauge& kv_pages_total;
   prometheus::Gauge& kv_pages_free;
   prometheus::Gauge& kv_pages_reserved;
+  prometheus::Gauge& kv_slots_used;
   prometheus::Gauge& kv_pages_quarantined;
   prometheus::Gauge& kv_pages_cached;
   prometheus::Gauge& reservations;

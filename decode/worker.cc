@@ -135,6 +135,26 @@ void Worker::DropSequences(ReservationId id) {
   std::erase_if(sequences_, [id](const Sequence& sequence) { return sequence.reservation == id; });
 }
 
+// Pages that choices or prefixes share count once.
+int64_t Worker::SlotsUsed() const {
+  const int64_t page_tokens = pool_->options().page_tokens;
+  std::vector<bool> counted(static_cast<size_t>(pool_->pages_total()));
+  int64_t used = 0;
+  for (const Sequence& sequence : sequences_) {
+    Request& request = *requests_.at(sequence.reservation);
+    const KeptSlots* kept = request.kept(sequence.choice);
+    int64_t slots = kept != nullptr ? kept->held() : request.LastPosition(sequence.choice);
+    const Reservation& reservation = *reservations_.Find(sequence.reservation);
+    for (const PageIndex page : reservation.choices[static_cast<size_t>(sequence.choice)].pages()) {
+      if (slots <= 0) break;
+      if (!counted[static_cast<size_t>(page)]) used += std::min(slots, page_tokens);
+      counted[static_cast<size_t>(page)] = true;
+      slots -= page_tokens;
+    }
+  }
+  return used;
+}
+
 void Worker::UpdateGauges() {
   const auto waiting = std::count_if(sequences_.begin(), sequences_.end(), [](const auto& s) { return !s.admitted; });
   const auto running = std::count_if(requests_.begin(), requests_.end(), [this](const auto& each) {
@@ -143,6 +163,7 @@ void Worker::UpdateGauges() {
   metrics_->kv_pages_total.Set(pool_->pages_total());
   metrics_->kv_pages_free.Set(pool_->pages_free());
   metrics_->kv_pages_reserved.Set(pool_->pages_leased());
+  metrics_->kv_slots_used.Set(static_cast<double>(SlotsUsed()));
   metrics_->kv_pages_cached.Set(pool_->pages_cached());
   metrics_->kv_pages_quarantined.Set(pool_->pages_quarantined());
   const int64_t evictions = reservations_.prefixes().evictions();

@@ -192,6 +192,7 @@ class Worker {
   SequenceChunk ChunkOf(ReservationId id, int choice);
   void OnLogits(ReservationId id, int choice, absl::Span<const float> logits);
 
+  int64_t SlotsUsed() const;
   void UpdateGauges();
 
   const WorkerOptions options_;

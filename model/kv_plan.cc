@@ -108,8 +108,8 @@ class Planner {
   StatusOr<KvPlanRow> Row(int64_t tokens, size_t policy_index, const CodecSize& codec) const {
     SLUICE_ASSIGN_OR_RETURN(const CachePolicy policy, Resolve(options_.policies[policy_index], tokens));
     KvPlanRow row = {.codec = codec.codec, .policy = policy_index, .slots = policy.Slots(tokens, 0)};
-    const int64_t page_slots = (row.slots + options_.page_tokens - 1) / options_.page_tokens * options_.page_tokens;
-    SLUICE_ASSIGN_OR_RETURN(const int64_t page_bytes, Times(codec.bytes_per_token, page_slots, "KV of a request"));
+    row.page_slots = (row.slots + options_.page_tokens - 1) / options_.page_tokens * options_.page_tokens;
+    SLUICE_ASSIGN_OR_RETURN(const int64_t page_bytes, Times(codec.bytes_per_token, row.page_slots, "KV of a request"));
     if (policy.kind != CachePolicyKind::kFull) {
       row.kept_slots_bytes = static_cast<int64_t>(KeptSlots::Bytes(policy, model_.layout, row.slots));
     }

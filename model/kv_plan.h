@@ -62,8 +62,9 @@ struct TransferPlan {
 // One codec under one policy at one context length.
 struct KvPlanRow {
   KvCodec codec = KvCodec::kBf16;
-  size_t policy = 0;  // of the options
-  int64_t slots = 0;  // of a request
+  size_t policy = 0;       // of the options
+  int64_t slots = 0;       // of a request
+  int64_t page_slots = 0;  // of the whole pages that they lie in; those that are more stay empty
   int64_t request_bytes = 0;
   int64_t kept_slots_bytes = 0;          // within request_bytes: positions and scores, where there is a policy
   int64_t batch_bytes = 0;               // of the whole batch

@@ -87,6 +87,7 @@ TEST(Plan, PutsEveryNumberIntoJson) {
   EXPECT_EQ(Row(at_32k, "bf16", "h2o:20%")["kept_slots_bytes"], 80 * 8 * (6554 * 8 + 4));
   EXPECT_EQ(Row(at_32k, "bf16", "snapkv:20%")["slots"], 6553);
   EXPECT_EQ(Row(at_32k, "bf16", "tova:409")["slots"], 410);
+  EXPECT_EQ(Row(at_32k, "bf16", "tova:409")["page_slots"], 416);
   EXPECT_EQ(at_32k["advice"]["means"], "per_layer_compressed");
   EXPECT_EQ(at_32k["advice"]["codec"], "int8");
 }

@@ -119,6 +119,19 @@ TEST_F(WorkerTest, ChoicesThatEndEarlyGiveTheirPagesBackWhileOthersGoOn) {
   ExpectNothingHeld();
 }
 
+TEST_F(WorkerTest, SlotsInUseAreThoseWithKvAndSharedPagesCountOnce) {
+  const Held held = Start(Prompt(10), Sampling(30, 3));
+  for (int turn = 0; turn < 4; ++turn) {
+    Turns(1);
+    // Two whole pages of the prompt are shared, the rest of it each choice has for itself.
+    EXPECT_EQ(metrics_.kv_slots_used.Value(), 8 + 3 * 2 + metrics_.tokens.Value());
+    EXPECT_LT(metrics_.kv_slots_used.Value(), metrics_.kv_pages_reserved.Value() * kToyPageTokens);
+  }
+  EXPECT_GT(metrics_.tokens.Value(), 0);
+  Leave(held);
+  EXPECT_EQ(metrics_.kv_slots_used.Value(), 0);
+}
+
 TEST_F(WorkerTest, ManyAtOnceEachGetTheirOwnAnswer) {
   std::vector<Held> all;
   for (int i = 0; i < 12; ++i) all.push_back(Start(Prompt(3 + i, i), Sampling(5 + i % 4)));

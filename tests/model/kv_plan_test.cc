@@ -246,6 +246,14 @@ TEST(KvPlanPolicies, RankOneRowOfHeadsInMla) {
   EXPECT_EQ(Row(context, KvCodec::kBf16, 2).kept_slots_bytes, 27 * (410 * 8 + 4));
 }
 
+TEST(KvPlanPages, HoldWholePagesWorthOfSlots) {
+  const ContextPlan context = Plan(kLlama70B, WithPolicies(2048)).contexts[0];
+  EXPECT_EQ(Row(context, KvCodec::kBf16, 0).page_slots, 2048);
+  EXPECT_EQ(Row(context, KvCodec::kBf16, 1).page_slots,
+            1040);  // 1025 slots: the one for the step is in a page of its own
+  EXPECT_EQ(Row(context, KvCodec::kBf16, 2).page_slots, 416);
+}
+
 TEST(KvPlanRequests, AreWholePagesBesideTheModel) {
   KvPlanOptions options = {
       .context_tokens = {100}, .device_bytes = 1000000000 + 3 * 7 * 16 * 327680, .model_bytes = 1000000000};

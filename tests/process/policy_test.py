@@ -191,13 +191,16 @@ def test_what_needs_more_room_than_the_deployments_policy_is_refused(bounded_ser
 
 
 def test_a_reservation_is_for_what_is_kept(bounded_service):
-    def reserved():
-        return bounded_service.decode[0].metrics()["sluice_decode_kv_pages_reserved"]
+    def decode(what):
+        return bounded_service.decode[0].metrics()[f"sluice_decode_kv_{what}"]
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         answer = pool.submit(bounded_service.completion, prompt=prompt_ids(2000, seed=3), max_tokens=300, ignore_eos=True)
         # 20 % of 2000 and a slot for the step, where all of it and the answer would be 144 pages.
-        eventually(lambda: reserved() > 0, 30, "pages are reserved")
-        assert reserved() == -(-401 // 16)
+        eventually(lambda: decode("pages_reserved") > 0, 30, "pages are reserved")
+        assert decode("pages_reserved") == -(-401 // 16)
+        # The slot for the step and what is left of the last page stay empty between steps.
+        eventually(lambda: decode("slots_used") > 0, 30, "it runs")
+        assert decode("slots_used") == 400
         assert answer.result().status_code == 200
     bounded_service.await_all_pages_free()
 
