@@ -19,6 +19,7 @@
 #include "decode/staging.h"
 #include "decode/worker.h"
 #include "model/checkpoint/checkpoint.h"
+#include "model/handoff.h"
 #include "model/kept_prompt.h"
 #include "model/kept_slots.h"
 #include "model/kv_body.h"
@@ -209,6 +210,8 @@ StatusOr<double> DecodeProcess::WarmUp() {
 
 Status DecodeProcess::StartWorker(double prefill_tokens_per_s) {
   const ModelConfig& config = checkpoint_->config();
+  const size_t rest_of_commit =
+      HandoffRecordBytesMax({.prompt_tokens = config.context_tokens_max, .n = SamplingParams::kMaxChoices});
   std::random_device random;
   WorkerOptions worker_options = {
       .scheduler = {.batch_sequences_max = options_.batch_tokens_max, .admitted_max = options_.sequences_max},
@@ -229,7 +232,7 @@ Status DecodeProcess::StartWorker(double prefill_tokens_per_s) {
                    .allowed = options_.Policies(),
                    .layout = kv_options_.layout,
                    .context_tokens_max = config.context_tokens_max,
-                   .kept_bytes_max = kPayloadBytesMax / 2},  // of a commit; the rest is the prompt's ids and more
+                   .kept_bytes_max = kPayloadBytesMax - std::min(rest_of_commit, kPayloadBytesMax)},
       .store = kv_options_.codec,
       .wire = wire_codecs_,
       .connections_max = options_.connections_max,

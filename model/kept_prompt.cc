@@ -7,8 +7,7 @@ namespace sluice {
 
 namespace {
 
-constexpr size_t kVarintBytesMax = 5;  // of a 32-bit number
-constexpr size_t kFieldBytesMax = 6;   // a tag and a length
+constexpr size_t kFieldBytesMax = 6;  // a tag and a length
 
 template <typename... Parts>
 Status Wrong(int list, const Parts&... what) {
@@ -51,9 +50,12 @@ Status Read(const proto::KeptList& message, int list, const CachePolicy& policy,
 
 size_t KeptPromptBytesMax(const CachePolicy& policy, const KvLayout& layout, int64_t prompt_tokens) {
   if (!policy.ranks()) return 0;
-  const size_t slot = kVarintBytesMax + (policy.ranks_steps() ? sizeof(float) : 0);
+  const size_t slot = 1 + (policy.ranks_steps() ? sizeof(float) : 0);
+  // Steps add up to less than the prompt: so no more than a 128th of it are too long for one byte, and so on.
+  size_t long_steps = 0;
+  for (int64_t tokens = prompt_tokens >> 7; tokens > 0; tokens >>= 7) long_steps += static_cast<size_t>(tokens);
   const auto lists = static_cast<size_t>(KeptSlots(policy, layout, 0).all_lists());
-  return lists * (static_cast<size_t>(policy.Kept(prompt_tokens)) * slot + 3 * kFieldBytesMax);
+  return lists * (static_cast<size_t>(policy.Kept(prompt_tokens)) * slot + long_steps + 3 * kFieldBytesMax);
 }
 
 size_t KeptPromptMemoryBytes(const CachePolicy& policy, const KvLayout& layout, int64_t prompt_tokens) {

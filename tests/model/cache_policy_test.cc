@@ -338,6 +338,29 @@ KeptSlots OfAPrompt(const CachePolicy& policy, const KvLayout& layout, int64_t t
   return kept;
 }
 
+// As many steps as there can be that need two bytes, and that need three.
+TEST(KeptPrompt, HasABoundForWhateverStepsThereAre) {
+  const KvLayout layout = KvLayout::Gqa(1, 1, 16);
+  for (const int64_t step : {1, 127, 128, 129, 16383, 16384, 40000}) {
+    const int64_t tokens = 80001;
+    std::vector<int32_t> positions;
+    for (int64_t position = 0; position < tokens - 1; position += step)
+      positions.push_back(static_cast<int32_t>(position));
+    positions.push_back(static_cast<int32_t>(tokens - 1));
+    const auto kept_tokens = static_cast<int64_t>(positions.size());
+    const CachePolicy policy = {.kind = CachePolicyKind::kH2o, .budget = kept_tokens, .window = 1};
+    KeptSlots kept(policy, layout, policy.Slots(tokens, 8));
+    kept.SetPrompt(0, 0, positions, std::vector<float>(positions.size(), 1.f));
+    kept.FinishPrompt(tokens);
+    EXPECT_LE(ToProto(kept, layout).ByteSizeLong(), KeptPromptBytesMax(policy, layout, tokens)) << step;
+  }
+}
+
+TEST(KeptPrompt, OfAFifthOfALongContextOfAModelOf8BIsToldInOneMessage) {
+  const CachePolicy policy = {.kind = CachePolicyKind::kH2o, .budget = 131072 / 5, .window = 1024};
+  EXPECT_LT(KeptPromptBytesMax(policy, KvLayout::Gqa(32, 8, 128), 131072), size_t{36} << 20);
+}
+
 TEST(KeptPrompt, TravelsWithPositionsAndScores) {
   for (const KvLayout& layout : {KvLayout::Gqa(3, 2, 16), KvLayout::Mla(2, 64, 16)}) {
     for (const CachePolicy& policy : Policies()) {
