@@ -12,6 +12,7 @@ Decision Next(const SchedulerLimits& limits, absl::Span<const SequenceTurn> sequ
   for (const SequenceTurn& sequence : sequences) admitted += sequence.admitted ? 1 : 0;
   for (int i = 0; i < static_cast<int>(sequences.size()); ++i) {
     const SequenceTurn& sequence = sequences[static_cast<size_t>(i)];
+    if (sequence.parked) continue;
     if (!sequence.admitted) {
       if (admitted >= limits.admitted_max) continue;
       ++admitted;

@@ -20,6 +20,7 @@ struct SequenceTurn {
   // When it ran last: the caller numbers turns across all steps, in the order of Decision::step. (Numbers of steps
   // would not do: those that tie would be favoured by their place in the list again and again.) 0: never.
   uint64_t last_turn = 0;
+  bool parked = false;  // its KV is elsewhere: neither to be admitted nor to be stepped
 };
 
 struct Decision {

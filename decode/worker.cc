@@ -68,8 +68,10 @@ void Worker::Drain(absl::Notification* drained) { mailbox_.Post(DrainOrder{drain
 void Worker::Stop() { mailbox_.Post(StopOrder{}); }
 
 void Worker::Run() {
-  while (!stopping_) Turn(HasWork() ? absl::InfinitePast() : NextDeadline());
+  while (!stopping_) Turn(NextTurn());
 }
+
+absl::Time Worker::NextTurn() const { return HasWork() ? absl::InfinitePast() : NextDeadline(); }
 
 void Worker::Turn(absl::Time wait_until) {
   for (Message& message : mailbox_.TakeAll(wait_until)) {

@@ -93,6 +93,8 @@ class Worker {
   void Run();
   // One turn; waits for a message until `wait_until` at the longest.
   void Turn(absl::Time wait_until);
+  // When the next turn is due without a message; InfinitePast: at once.
+  absl::Time NextTurn() const;
 
  private:
   struct StatusCall {
@@ -177,6 +179,7 @@ class Worker {
 
   std::vector<SequenceTurn> Turns() const;
   bool HasWork() const;
+  bool PagesHaveComeBack() const;
   void Step();
   // Parked requests come back as long as there is room.
   void ReturnParked();
@@ -185,6 +188,7 @@ class Worker {
   // first, and where there is none the youngest requests are parked.
   std::vector<std::pair<ReservationId, int>> MakeRoom(const std::vector<int>& step);
   bool MakeRoomFor(const Sequence& sequence, std::optional<std::pair<ReservationId, Status>>* not_parked);
+  Status Park(ReservationId id);
   void RunChunk();
   void FinishPrefill(absl::Span<const float> logits);
   void RunBatch(const std::vector<std::pair<ReservationId, int>>& chosen);

@@ -92,13 +92,25 @@ std::vector<SequenceTurn> Worker::Turns() const {
     const TokenStream& stream = *requests_.at(sequence.reservation)->stream();
     const bool parked = reservations_.Find(sequence.reservation)->state == ReservationState::kParked;
     turns.push_back({.admitted = sequence.admitted,
-                     .paused = parked || sequence.wants_page || stream.Full(static_cast<uint32_t>(sequence.choice)),
-                     .last_turn = sequence.last_turn});
+                     .paused = sequence.wants_page || stream.Full(static_cast<uint32_t>(sequence.choice)),
+                     .last_turn = sequence.last_turn,
+                     .parked = parked});
   }
   return turns;
 }
 
-bool Worker::HasWork() const { return !prefills_.empty() || !Next(options_.scheduler, Turns()).step.empty(); }
+bool Worker::HasWork() const {
+  return !prefills_.empty() || PagesHaveComeBack() || !Next(options_.scheduler, Turns()).step.empty();
+}
+
+// Since somebody who waits for them was last looked at.
+bool Worker::PagesHaveComeBack() const {
+  if (reservations_.NextToReturn()) return true;
+  return reservations_.pages_available() > 0 &&
+         std::any_of(sequences_.begin(), sequences_.end(), [this](const auto& s) {
+           return s.wants_page && reservations_.Find(s.reservation)->state == ReservationState::kRunning;
+         });
+}
 
 void Worker::Step() {
   const Decision decision = Next(options_.scheduler, Turns());
@@ -120,6 +132,7 @@ void Worker::ReturnParked() {
       continue;
     }
     metrics_->returns.Increment();
+    LookForPagesAgain();
   }
   if (reservations_.pages_available() > 0) LookForPagesAgain();
 }
@@ -160,13 +173,20 @@ bool Worker::MakeRoomFor(const Sequence& sequence, std::optional<std::pair<Reser
     if (reservations_.Grow(id, sequence.choice, slots)) return true;
     const auto youngest = reservations_.NextToPark();
     if (!youngest) return false;
-    if (const Status parked = reservations_.Park(clock_->Now(), *youngest); !parked.ok()) {
+    if (const Status parked = Park(*youngest); !parked.ok()) {
       if (!absl::IsResourceExhausted(parked)) *not_parked = {*youngest, parked};
       return false;
     }
-    metrics_->parkings.Increment();
   }
   return false;
+}
+
+Status Worker::Park(ReservationId id) {
+  SLUICE_RETURN_IF_ERROR(reservations_.Park(clock_->Now(), id));
+  metrics_->parkings.Increment();
+  // Others take their turns: else an older request might wait for one, and they for its pages.
+  for (Sequence& sequence : sequences_) sequence.admitted &= sequence.reservation != id;
+  return absl::OkStatus();
 }
 
 void Worker::RunChunk() {

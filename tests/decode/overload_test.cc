@@ -1,4 +1,5 @@
 // Decode with more requests than its pool holds: who is parked comes back and answers as if nothing had been.
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <cmath>
@@ -115,6 +116,38 @@ TEST_F(ParkedWorkerTest, AReaderThatDoesNotReadHoldsNobodyUpForEver) {
   ExpectNothingHeld();
 }
 
+// Sixteen sequences take turns in these tests. Those that are parked do not, so the oldest request does, though it was
+// the last to arrive.
+TEST_F(ParkedWorkerTest, WhoIsParkedTakesNobodysTurn) {
+  ship_.reset();
+  Held oldest = Reserve(Prompt(100, 1), Sampling(40));
+  ship_.emplace();
+  ship_->set_compute_seconds(1e6);
+  Held crowd = ReserveLocal(Prompt(4, 2), Sampling(17, 16));
+  TurnUntil([&] {
+    Read(crowd);
+    return !crowd.tokens.back().empty();
+  });
+  const auto sender = NewSender();
+  SendAllKv(*sender, oldest);
+  SendCommit(*sender, oldest);
+  TurnUntil([&] { return Read(oldest) & Read(crowd); });
+  EXPECT_GT(metrics_.parkings.Value(), 0);
+  ExpectAnswered(oldest);
+  ExpectAnswered(crowd);
+  ExpectNothingHeld();
+}
+
+// Who may go on since pages have come back does so at once: it waits for no message and no deadline.
+TEST_F(ParkedWorkerTest, TheEngineDoesNotSleepWhileSomebodyMayGoOn) {
+  std::vector<Held> held = ReserveMany(3, 160);
+  while (!(Read(held[0]) & Read(held[1]) & Read(held[2]))) {
+    ASSERT_EQ(worker_->NextTurn(), absl::InfinitePast());
+    Turns(1);
+  }
+  EXPECT_GT(metrics_.parkings.Value(), 0);
+}
+
 class FileParkedWorkerTest : public ParkedWorkerTest {
  protected:
   FileParkedWorkerTest() : ParkedWorkerTest(160, testing::TempDir()) {}
@@ -149,6 +182,21 @@ TEST_F(FileParkedWorkerTest, WhatTheFileHasLostFailsItsRequestAndNoOther) {
   // The file has no such bytes, or zeros where others were parked behind them since.
   EXPECT_TRUE(absl::IsUnavailable(*held[2].end) || absl::IsDataLoss(*held[2].end)) << *held[2].end;
   EXPECT_EQ(metrics_.requests_failed.Value(), failed);
+  ExpectNothingHeld();
+}
+
+TEST_F(FileParkedWorkerTest, AFileThatTakesNothingFailsWhomItShouldTakeAndNoOther) {
+  std::vector<Held> held = ReserveMany(3, 160);
+  const int reads_only = open("/dev/null", O_RDONLY | O_CLOEXEC);
+  ASSERT_GE(dup2(reads_only, Descriptor()), 0);
+  close(reads_only);
+  while (!(Read(held[0]) & Read(held[1]) & Read(held[2]))) {
+    ASSERT_EQ(worker_->NextTurn(), absl::InfinitePast());
+    Turns(1);
+  }
+  ExpectAnswered(held[0]);
+  EXPECT_TRUE(absl::IsUnavailable(*held[2].end)) << *held[2].end;
+  EXPECT_EQ(metrics_.parkings.Value(), 0);
   ExpectNothingHeld();
 }
 

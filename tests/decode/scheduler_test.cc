@@ -38,6 +38,11 @@ TEST(Scheduler, ASequenceWhoseReaderIsBehindIsNotStepped) {
   EXPECT_THAT(Next(kLimits, turns).step, IsEmpty());
 }
 
+TEST(Scheduler, ASequenceThatIsParkedIsNeitherAdmittedNorStepped) {
+  EXPECT_THAT(Next(kLimits, std::vector<SequenceTurn>{{.parked = true}, {}}).admit, ElementsAre(1));
+  EXPECT_THAT(Next(kLimits, std::vector<SequenceTurn>{{.parked = true}, {}}).step, ElementsAre(1));
+}
+
 TEST(Scheduler, EachOfNRunsAtLeastEveryNthOfTheBatchSteps) {
   std::vector<SequenceTurn> turns(10);
   std::vector<int> runs(10, 0);
