@@ -67,6 +67,7 @@ class OpenAiService::Completion final : public HttpExchange, public FlowClient {
   }
 
   bool OnEvent(const proto::GenerateEvent& event) override {
+    service_->readiness_->NoteTokens();
     if (first_token_ == absl::InfinitePast()) {
       first_token_ = service_->env_.loop->Now();
       service_->readiness_->NoteServed();

@@ -82,8 +82,11 @@ void Readiness::Judge(const Status& status) {
   }
   failure_ = status;
   if (absl::IsResourceExhausted(status)) {
-    // A full cache is not a broken path; whether requests come through shows in those that hold it.
+    // A full cache is not a broken path; whether requests come through shows in those that hold it. They may do so for
+    // long without a first token, where some are parked.
     env_.metrics->CountCanary("full");
+    const absl::Time now = env_.loop->Now();
+    if (proven_ && now - tokens_ < absl::Milliseconds(env_.options->canary_period_ms)) served_ = now;
   } else if (absl::IsDeadlineExceeded(status) && env_.fleet->prefill_progress() > started_) {
     // Nor is a canary that stands in a queue behind long prompts, as long as that queue moves.
     env_.metrics->CountCanary("busy");

@@ -19,6 +19,8 @@ class Readiness {
   void OnFleetChange();
   // A client's request has had its first token: as good as a canary.
   void NoteServed();
+  // A client's request has had tokens, the first or others.
+  void NoteTokens() { tokens_ = env_.loop->Now(); }
 
  private:
   class Canary;
@@ -30,10 +32,13 @@ class Readiness {
   const FlowEnvironment env_;
   std::unique_ptr<Canary> canary_;  // under way
   std::unique_ptr<EventLoop::Timer> next_;
-  absl::Time started_;                        // the one under way, or the last one
-  bool again_ = false;                        // the fleet changed while a canary was under way
-  bool proven_ = false;                       // a request has come through
-  absl::Time served_ = absl::InfinitePast();  // or was on its way through a busy prefill that made progress
+  absl::Time started_;   // the one under way, or the last one
+  bool again_ = false;   // the fleet changed while a canary was under way
+  bool proven_ = false;  // a request has come through
+  // Likewise; or a canary was on its way through a busy prefill that made progress, or found decode full and
+  // generating.
+  absl::Time served_ = absl::InfinitePast();
+  absl::Time tokens_ = absl::InfinitePast();
   absl::Time failed_ = absl::InfinitePast();
   Status failure_ = absl::UnavailableError("no canary has come back yet");
   uint64_t probes_ = 0;

@@ -219,6 +219,22 @@ TEST_F(ReadinessTest, ServedRequestsAreAsGoodAsACanary) {
   EXPECT_EQ(readiness->NotReadyReason(), "");
 }
 
+TEST_F(ReadinessTest, AFullCacheIsNoBrokenPathAsLongAsItsRequestsHaveTokens) {
+  SetUpReadiness();
+  AnswerCanary();
+  const auto pass = [this](int seconds, bool tokens) {
+    for (int i = 0; i < seconds; ++i) {
+      workers->reserves.back()->Answer(NoRoom(1000));
+      if (tokens) readiness->NoteTokens();
+      loop.Advance(absl::Seconds(1));
+    }
+  };
+  pass(60, true);
+  EXPECT_EQ(readiness->NotReadyReason(), "");
+  pass(25, false);
+  EXPECT_THAT(readiness->NotReadyReason(), HasSubstr("no room"));
+}
+
 TEST_F(ReadinessTest, AChangeOfTheFleetBringsACanaryAtOnce) {
   SetUpReadiness();
   AnswerCanary();
