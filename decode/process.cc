@@ -65,6 +65,7 @@ class DecodeProcess {
   proto::WorkerStatus Identity() const;
   TransformerOptions EngineOptions() const;
   int64_t PoolSlots() const;
+  int64_t ParkSlots() const;
   size_t KeptSlotsBytes() const;
   size_t CreditBytes() const { return static_cast<size_t>(options_.staging_bytes / options_.connections_max); }
 
@@ -102,15 +103,20 @@ TransformerOptions DecodeProcess::EngineOptions() const {
 
 int64_t DecodeProcess::PoolSlots() const { return int64_t{kv_options_.pages} * kv_options_.page_tokens; }
 
-// Of whatever requests the pool can hold, under the policy that takes most, and of one message on its way in that tells
-// what is kept of the longest prompt.
+int64_t DecodeProcess::ParkSlots() const {
+  const size_t page_bytes = Bytes(kv_options_.layout, kv_options_.codec, kv_options_.page_tokens);
+  return options_.kv_park_bytes / static_cast<int64_t>(page_bytes) * kv_options_.page_tokens;
+}
+
+// Of whatever requests pool and park can hold, under the policy that takes most, and of one message on its way in that
+// tells what is kept of the longest prompt.
 size_t DecodeProcess::KeptSlotsBytes() const {
   size_t bytes = 0;
   const int64_t prompt_tokens = std::min(PoolSlots(), int64_t{checkpoint_->config().context_tokens_max});
   for (const CachePolicyKind kind : options_.Policies()) {
     if (kind == CachePolicyKind::kFull) continue;
     const CachePolicy policy = {.kind = kind, .budget = prompt_tokens};
-    bytes = std::max(bytes, KeptSlots::Bytes(policy, kv_options_.layout, PoolSlots()) +
+    bytes = std::max(bytes, KeptSlots::Bytes(policy, kv_options_.layout, PoolSlots() + ParkSlots()) +
                                 KeptPromptMemoryBytes(policy, kv_options_.layout, prompt_tokens));
   }
   return bytes;
