@@ -30,6 +30,19 @@ Status Told(CachePolicyKind kind, const std::vector<std::string>& problems) {
       absl::StrCat("cache policy ", std::string(Name(kind)), ": ", absl::StrJoin(problems, "; ")));
 }
 
+// What is given to a policy that takes nothing.
+void AddGiven(const CachePolicySpec& spec, std::vector<std::string>* problems) {
+  const auto add = [&](const char* field, const std::string& value) {
+    problems->push_back(absl::StrCat("has no ", field, ", and ", value, " is given"));
+  };
+  if (spec.budget) add("budget", absl::StrCat(*spec.budget));
+  if (spec.budget_share) add("budget", absl::StrCat(100 * *spec.budget_share, "%"));
+  if (spec.sinks) add("sinks", absl::StrCat(*spec.sinks));
+  if (spec.window) add("window", absl::StrCat(*spec.window));
+  if (spec.decay) add("decay", absl::StrCat(*spec.decay));
+  if (spec.by_age) add("by_age", "true");
+}
+
 }  // namespace
 
 std::string_view Name(CachePolicyKind kind) {
@@ -112,9 +125,11 @@ Status Validate(const CachePolicy& policy) {
     return Told(policy.kind, problems);
   }
   range("budget", policy.budget, 1, kSlotsMax);
-  range("sinks", policy.sinks, 0, policy.budget);
+  if (!problems.empty()) return Told(policy.kind, problems);  // ranges within it would be empty
   // The newest token has to stay, but for TOVA as it was published.
-  range("window", policy.window, policy.kind == CachePolicyKind::kTova ? 0 : 1, policy.budget - policy.sinks);
+  const int64_t window_min = policy.kind == CachePolicyKind::kTova ? 0 : 1;
+  range("sinks", policy.sinks, 0, policy.budget - window_min);
+  if (problems.empty()) range("window", policy.window, window_min, policy.budget - policy.sinks);
   if (policy.kind == CachePolicyKind::kSinkWindow && policy.sinks + policy.window != policy.budget) {
     problems.push_back(absl::StrCat("budget is ", policy.budget, ", sinks and window ", policy.sinks + policy.window));
   }
@@ -125,8 +140,11 @@ Status Validate(const CachePolicy& policy) {
   }
   range("pool", policy.pool, 1, snapkv ? 63 : 1);
   if (policy.pool % 2 == 0) problems.push_back(absl::StrCat("pool is ", policy.pool, ", not odd"));
-  if (!(policy.decay > 0 && policy.decay <= 1)) problems.push_back(absl::StrCat("decay is ", policy.decay));
-  if (!h2o && (policy.decay != 1 || policy.by_age)) problems.push_back("decay and age are h2o's");
+  if (!(policy.decay > 0 && policy.decay <= 1)) {
+    problems.push_back(absl::StrCat("decay is ", policy.decay, ", not above 0 and up to 1"));
+  }
+  if (!h2o && policy.decay != 1) problems.push_back(absl::StrCat("decay is ", policy.decay, ", and only h2o has one"));
+  if (!h2o && policy.by_age) problems.push_back("by_age is true, and only h2o ranks by age");
   return Told(policy.kind, problems);
 }
 
@@ -172,14 +190,16 @@ StatusOr<CachePolicySpec> ParseCachePolicySpec(const std::string& text) {
 
 Status Validate(const CachePolicySpec& spec) {
   std::vector<std::string> problems;
-  const bool full = spec.kind == CachePolicyKind::kFull;
   const bool has_budget = spec.budget.has_value() || spec.budget_share.has_value();
   const bool sink_window = spec.kind == CachePolicyKind::kSinkWindow;
   if (spec.budget && spec.budget_share) problems.push_back("has a budget of slots and one of a share");
-  if (full && has_budget) problems.push_back("has no budget");
-  if (full && (spec.sinks || spec.window || spec.decay || spec.by_age)) problems.push_back("takes no numbers");
+  if (spec.kind == CachePolicyKind::kFull) {
+    AddGiven(spec, &problems);
+    return Told(spec.kind, problems);
+  }
   if (sink_window && !has_budget && !spec.window) problems.push_back("needs a window or a budget");
-  if (!full && !sink_window && !has_budget) problems.push_back("needs a budget");
+  if (sink_window && spec.window == 0) problems.push_back("window is 0, not 1 or more");
+  if (!sink_window && !has_budget) problems.push_back("needs a budget: slots, or a share of the prompt such as 20%");
   if (spec.budget_share && !(*spec.budget_share > 0 && *spec.budget_share <= 1)) {
     problems.push_back(absl::StrCat("budget is ", *spec.budget_share, " of the prompt"));
   }

@@ -26,7 +26,7 @@ StatusOr<std::vector<CachePolicyKind>> ParsePolicies(const std::string& names) {
 
 std::vector<CachePolicyKind> DecodeOptions::Policies() const {
   std::vector<CachePolicyKind> kinds = *ParsePolicies(request_policies);
-  kinds.push_back(policy.kind);
+  if (std::find(kinds.begin(), kinds.end(), policy.kind) == kinds.end()) kinds.push_back(policy.kind);
   return kinds;
 }
 

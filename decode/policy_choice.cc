@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <string>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "model/kept_prompt.h"
 
 namespace sluice::decode {
@@ -13,8 +15,10 @@ Status CheckWanted(const PolicyLimits& limits, const CachePolicy& wanted, const 
                    int64_t prompt_tokens, int64_t max_tokens) {
   if (wanted == deployments) return absl::OkStatus();
   if (std::find(limits.allowed.begin(), limits.allowed.end(), wanted.kind) == limits.allowed.end()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("cache policy ", std::string(Name(wanted.kind)), " is none that a request may name here"));
+    const auto name = [](std::string* out, CachePolicyKind kind) { out->append(Name(kind)); };
+    return absl::InvalidArgumentError(absl::StrCat("cache policy ", std::string(Name(wanted.kind)),
+                                                   " is none that a request may name here (",
+                                                   absl::StrJoin(limits.allowed, ", ", name), ")"));
   }
   const auto slots_of = [&](const CachePolicy& policy) {
     return policy.Slots(prompt_tokens, policy.Generated(prompt_tokens, max_tokens, limits.context_tokens_max) - 1);

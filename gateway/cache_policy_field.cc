@@ -19,9 +19,9 @@ Status Wrong(const std::string& member, const Json& value, const char* wanted) {
   return absl::InvalidArgumentError(absl::StrCat("cache_policy.", member, " is ", Show(value), ", must be ", wanted));
 }
 
-Status ReadTokens(const std::string& member, const Json& value, std::optional<int64_t>* out) {
+Status ReadTokens(const std::string& member, const Json& value, const char* wanted, std::optional<int64_t>* out) {
   if (!value.is_number_integer() || value < 0 || value > int64_t{1} << 30) {
-    return Wrong(member, value, "a number of tokens");
+    return Wrong(member, value, wanted);
   }
   *out = value.get<int64_t>();
   return absl::OkStatus();
@@ -35,10 +35,10 @@ Status ReadMember(const std::string& member, const Json& value, CachePolicySpec*
   }
   if (member == "budget") {
     if (value.is_string()) return SetBudget(value.get_ref<const std::string&>(), spec);
-    return ReadTokens(member, value, &spec->budget);
+    return ReadTokens(member, value, "a number of slots or a share of the prompt such as \"20%\"", &spec->budget);
   }
-  if (member == "sinks") return ReadTokens(member, value, &spec->sinks);
-  if (member == "window") return ReadTokens(member, value, &spec->window);
+  if (member == "sinks") return ReadTokens(member, value, "a number of tokens", &spec->sinks);
+  if (member == "window") return ReadTokens(member, value, "a number of tokens", &spec->window);
   if (member == "decay") {
     if (!value.is_number()) return Wrong(member, value, "a number");
     spec->decay = static_cast<float>(value.get<double>());

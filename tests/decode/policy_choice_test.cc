@@ -32,14 +32,15 @@ TEST(PolicyChoice, IsTheRequestsWhereItIsAllowedAndNeedsNoMoreRoom) {
   // What the deployment does itself a request may name, whatever the list says.
   EXPECT_EQ(ToString(*choose({.kind = kH2o, .budget = 100})), "h2o 100 (sinks 0, window 50)");
   EXPECT_THAT(std::string(choose({.kind = kH2o, .budget = 99}).status().message()), HasSubstr("h2o is none that"));
-  EXPECT_THAT(std::string(choose({}).status().message()), HasSubstr("full is none that"));
+  EXPECT_THAT(std::string(choose({}).status().message()),
+              HasSubstr("full is none that a request may name here (sink-window, snapkv)"));
   EXPECT_THAT(std::string(choose({.kind = kSinkWindow, .budget = 101}).status().message()),
               HasSubstr("needs 102 slots, this deployment's h2o 100 (sinks 0, window 50) 101"));
   // snapkv grows with the answer.
   EXPECT_TRUE(choose({.kind = kSnapKv, .budget = 61}).ok());
   EXPECT_THAT(std::string(choose({.kind = kSnapKv, .budget = 61}, 42).status().message()),
               HasSubstr("needs 102 slots"));
-  EXPECT_THAT(std::string(choose({.kind = kSinkWindow}).status().message()), HasSubstr("window is 0, not 1 to 0"));
+  EXPECT_THAT(std::string(choose({.kind = kSinkWindow}).status().message()), HasSubstr("sinks is 4, not 0 to 3"));
 }
 
 TEST(PolicyChoice, CountsOfAnAnswerWhatItsPolicyLetsBeGenerated) {

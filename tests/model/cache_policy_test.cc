@@ -22,6 +22,7 @@ namespace {
 
 using nlohmann::json;
 using ::testing::ElementsAreArray;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 
 const KvLayout kOneHead = KvLayout::Gqa(1, 1, 16);
@@ -441,7 +442,11 @@ TEST(CachePolicySpec, AShareInWholePercentIsNotATokenLessForBeingADouble) {
 TEST(CachePolicySpec, ContradictionsAreNamedWithTheirValues) {
   const auto problem = [](const CachePolicySpec& spec) { return std::string(Validate(spec).message()); };
   using enum CachePolicyKind;
-  EXPECT_THAT(problem({.kind = kFull, .budget = 5}), HasSubstr("full: has no budget"));
+  EXPECT_THAT(problem({.kind = kFull, .budget = 5}), HasSubstr("full: has no budget, and 5 is given"));
+  EXPECT_THAT(problem({.kind = kFull, .budget_share = 0.2, .sinks = 3}),
+              HasSubstr("has no budget, and 20% is given; has no sinks, and 3 is given"));
+  EXPECT_THAT(problem({.kind = kFull, .window = 7, .decay = 0.5f, .by_age = true}),
+              HasSubstr("has no window, and 7 is given; has no decay, and 0.5 is given; has no by_age, and true"));
   EXPECT_THAT(problem({.kind = kH2o}), HasSubstr("needs a budget"));
   EXPECT_THAT(problem({.kind = kSinkWindow}), HasSubstr("needs a window or a budget"));
   EXPECT_THAT(problem({.kind = kSinkWindow, .budget = 10, .sinks = 4, .window = 7}),
@@ -449,7 +454,14 @@ TEST(CachePolicySpec, ContradictionsAreNamedWithTheirValues) {
   EXPECT_THAT(problem({.kind = kH2o, .budget = 10, .sinks = 4, .window = 7}), HasSubstr("window is 7, not 1 to 6"));
   EXPECT_THAT(problem({.kind = kH2o, .budget = 10, .window = 0}), HasSubstr("window is 0, not 1 to 10"));
   EXPECT_THAT(problem({.kind = kTova, .budget = 10, .sinks = 1}), HasSubstr("sinks is 1"));
-  EXPECT_THAT(problem({.kind = kSnapKv, .budget = 10, .decay = 0.5f}), HasSubstr("h2o's"));
+  EXPECT_THAT(problem({.kind = kSnapKv, .budget = 10, .decay = 0.5f}), HasSubstr("decay is 0.5, and only h2o has one"));
+  EXPECT_THAT(problem({.kind = kTova, .budget = 10, .by_age = true}), HasSubstr("by_age is true, and only h2o"));
+  EXPECT_THAT(problem({.kind = kH2o, .budget = 10, .decay = 1.5f}), HasSubstr("decay is 1.5, not above 0 and up to 1"));
+  // No range is empty.
+  EXPECT_THAT(problem({.kind = kH2o, .budget = 0}), EndsWith("h2o: budget is 0, not 1 to 1073741824"));
+  EXPECT_THAT(problem({.kind = kH2o, .budget = 4, .sinks = 4}), EndsWith("h2o: sinks is 4, not 0 to 3"));
+  EXPECT_THAT(problem({.kind = kSinkWindow, .budget = 4}), EndsWith("sink-window: sinks is 4, not 0 to 3"));
+  EXPECT_THAT(problem({.kind = kSinkWindow, .sinks = 4, .window = 0}), EndsWith("window is 0, not 1 or more"));
   EXPECT_TRUE(Validate(CachePolicySpec{.kind = kTova, .budget = 10, .window = 0}).ok());
   CachePolicySpec spec;
   for (const char* text : {"", "0", "-1", "0%", "101%", "%", "nan%", "12 slots"}) {

@@ -144,6 +144,7 @@ def test_an_answer_has_an_end_that_is_told(exact_service):
     ({"kind": "h2o", "budget": 8, "window": 9}, "window is 9, not 1 to 8"),
     ({"kind": "h2o", "budget": 8, "heads": 2}, 'the member "heads"'),
     ({"kind": "sink-window", "budget": -1}, "cache_policy.budget is -1"),
+    ({"kind": "h2o", "budget": 0.2}, 'cache_policy.budget is 0.2, must be a number of slots or a share'),
     (7, "cache_policy is 7"),
 ])
 def test_a_policy_that_is_none_is_refused_by_name(exact_service, policy, why):
@@ -181,7 +182,7 @@ def test_what_needs_more_room_than_the_deployments_policy_is_refused(bounded_ser
     def ask(policy):
         return bounded_service.completion(prompt=prompt_ids(500), max_tokens=40, cache_policy=policy)
     for policy, why in [("full", "full is none that a request may name"),
-                        ({"kind": "tova", "budget": 10}, "tova is none that a request may name"),
+                        ({"kind": "tova", "budget": 10}, "tova is none that a request may name here (sink-window, h2o)"),
                         ({"kind": "sink-window", "budget": 300}, "needs 301 slots, this deployment's h2o 100")]:
         answer = ask(policy)
         assert answer.status_code == 400, (policy, answer.text)
