@@ -195,10 +195,7 @@ void AddCachePolicyFlags(CLI::App& app, CachePolicySpec* policy) {
          "prompt's last ones, by whose attention the others are chosen (32)");
   app.add_option("--score-decay", policy->decay, "h2o: what is left of a token's score at each step")->type_name("X");
   app.add_flag("--score-by-age", policy->by_age, "h2o: rank by a token's score over the steps since it came");
-  for (const char* flag :
-       {"--cache-policy", "--cache-budget", "--sinks", "--window", "--score-decay", "--score-by-age"}) {
-    app.get_option(flag)->group("Cache");
-  }
+  for (const char* flag : kCachePolicyFlags) app.get_option(flag)->group("Cache");
 }
 
 void AddLocalModelFlags(CLI::App& app, LocalModelFlags* flags) {

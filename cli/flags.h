@@ -39,7 +39,9 @@ inline constexpr char kPolicyForms[] =
     "sinks "
     "and window as in sink-window:4+1020";
 
-// Which tokens' KV stays: --cache-policy, --cache-budget and what they can be told more. Check them with Validate.
+// Which tokens' KV stays. Check them with Validate.
+inline constexpr const char* kCachePolicyFlags[] = {"--cache-policy", "--cache-budget", "--sinks",
+                                                    "--window",       "--score-decay",  "--score-by-age"};
 void AddCachePolicyFlags(CLI::App& app, CachePolicySpec* policy);
 
 // How a model is run in this process.

@@ -26,28 +26,38 @@ class ServeCommand final : public Subcommand {
         ->group("Prefill and decode processes");
     AddPassed("--kv-wire", "auto|store|CODEC", "How KV travels from prefill to decode", &options_.prefill_flags);
     AddPassed("--send", "layer|chunk|prompt", "When KV leaves prefill", &options_.prefill_flags);
+    AddCachePolicyFlags(*app, &policy_);
     for (const auto& [flag, type, help] :
-         {std::tuple("--cache-policy", "POLICY", "Whose KV decode keeps: full, sink-window, h2o, snapkv or tova"),
-          std::tuple("--cache-budget", "SLOTS|%",
-                     "How many tokens stay: a number, or a share of the prompt such as 20%"),
-          std::tuple("--sinks", "TOKENS", "First tokens that stay"),
-          std::tuple("--window", "TOKENS", "Newest tokens that stay"),
-          std::tuple("--score-decay", "X", "h2o: what is left of a token's score at each step"),
-          std::tuple("--request-policies", "POLICY,", "Policies that a request may name beside that"),
-          std::tuple("--kv-park", "BYTES", "Room where the youngest requests wait when KV pages run out; 0: none"),
+         {std::tuple("--request-policies", "POLICY,",
+                     "Policies that a request may name beside that, as long as it needs no more room; full,sink-window "
+                     "unless told"),
+          std::tuple("--kv-park", "BYTES",
+                     "Room beside --kv-memory where the youngest requests wait when pages run out; none unless told"),
           std::tuple("--kv-park-folder", "FOLDER", "That room is a file in this folder, not memory")}) {
       AddPassed(flag, type, help, &options_.decode_flags);
       app_->get_option(flag)->group("Cache");
     }
     AddPassed("--model-name", "NAME", "What clients call the model", &options_.gateway_flags);
+    AddPassed("--default-max-tokens", "N", "Of chats that do not say", &options_.gateway_flags);
+    AddPassed("--request-timeout", "DURATION", "Of a whole request; then 504", &options_.gateway_flags);
     AddPassed("--queue-timeout", "DURATION", "Waiting for room in a KV cache; then 429", &options_.gateway_flags);
     AddPassed("--prefill-queue-max", "DURATION",
               "Predicted queue of a prefill process up to which KV memory is reserved; beyond it requests wait",
               &options_.gateway_flags);
   }
 
-  Status Check() const override { return options_.Validate(); }
-  Status Run(Streams) override { return RunServe(options_); }
+  Status Check() const override {
+    SLUICE_RETURN_IF_ERROR(sluice::Validate(policy_));
+    return options_.Validate();
+  }
+  Status Run(Streams) override {
+    // As they were given: a share of the prompt is no number to be spelled again.
+    for (const char* flag : kCachePolicyFlags) {
+      const CLI::Option* option = app_->get_option(flag);
+      if (option->count() > 0) options_.decode_flags.push_back(absl::StrCat(flag, "=", option->results().back()));
+    }
+    return RunServe(options_);
+  }
 
  private:
   // A flag that the processes themselves read and judge.
@@ -68,6 +78,7 @@ class ServeCommand final : public Subcommand {
   }
 
   ServeOptions options_;
+  CachePolicySpec policy_;
 };
 
 }  // namespace

@@ -160,6 +160,9 @@ TEST(CommandLine, EndsWithStatusTwoAndOneSentenceWhereItIsNotUnderstood) {
       {{"prefill", "--model", "m", "--kv-memory", "lots"}, "\"lots\" is not a number of bytes"},
       {{"prefill", "--model", "m", "--threads", "0"}, "threads"},
       {{"serve", "--model", "m", "--port", "70000"}, "port is 70000"},
+      {{"serve", "--model", "m", "--cache-policy", "h2o"}, "h2o: needs a budget"},
+      {{"serve", "--model", "m", "--cache-policy", "tova", "--cache-budget", "9", "--score-by-age"},
+       "tova: by_age is true, and only h2o"},
       {{"models"}, "subcommand"},
       {{"models", "show"}, "PATH"},
   };

@@ -1,5 +1,6 @@
 """`sluice serve` and the commands that talk to it, as a person types them."""
 
+import contextlib
 import json
 import os
 import signal
@@ -41,10 +42,15 @@ class Serve:
                 found[int(pid)] = words[1]
         return found
 
+    def command_line(self, role):
+        pid = next(pid for pid, name in self.children().items() if name == role)
+        with open(f"/proc/{pid}/cmdline") as f:
+            return f.read().split("\0")
 
-@pytest.fixture
-def serve(real_model, tmp_path):
-    running = Serve(real_model, tmp_path / "log", "--prefill", "1", "--decode", "1")
+
+@contextlib.contextmanager
+def running_serve(*args):
+    running = Serve(*args)
     try:
         eventually(running.ready, 120, "ready")
         yield running
@@ -53,12 +59,33 @@ def serve(real_model, tmp_path):
         running.popen.wait(60)
 
 
+@pytest.fixture
+def serve(real_model, tmp_path):
+    with running_serve(real_model, tmp_path / "log", "--prefill", "1", "--decode", "1") as running:
+        yield running
+
+
 def test_three_processes_answer_and_all_end_with_it(serve):
     children = serve.children()
     assert sorted(children.values()) == ["decode", "gateway", "prefill"]
     serve.popen.send_signal(signal.SIGINT)
     assert serve.popen.wait(60) == 0
     assert not [pid for pid in children if os.path.exists(f"/proc/{pid}")]
+
+
+def test_each_flag_reaches_the_process_that_it_is_of(real_model, tmp_path):
+    cache = {"cache-policy": "h2o", "cache-budget": "20%", "sinks": "2", "window": "9", "score-decay": "0.9",
+             "score-by-age": "true"}
+    config = tmp_path / "config.toml"
+    config.write_text("[serve]\n" + "".join(f'{flag} = "{value}"\n' for flag, value in cache.items()))
+    with running_serve(real_model, tmp_path / "log", "--request-timeout", "20m", "--default-max-tokens", "7",
+                       "--config", config) as serve:
+        decode = serve.command_line("decode")
+        assert {f"--{flag}={value}" for flag, value in cache.items()} <= set(decode), decode
+        gateway = " ".join(serve.command_line("gateway"))
+        assert "--request-timeout 20m" in gateway and "--default-max-tokens 7" in gateway
+        answer = httpx.post(serve.url + "/v1/completions", timeout=60, json={"prompt": [50] * 100, "max_tokens": 2})
+        assert answer.status_code == 200, answer.text
 
 
 def test_children_end_when_their_supervisor_is_killed(serve):
