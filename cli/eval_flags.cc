@@ -69,7 +69,7 @@ void AddEvalFlags(CLI::App& app, EvalFlags* flags) {
 Status Check(const EvalFlags& flags) {
   std::vector<std::string> problems;
   const auto positive = [&](const char* flag, int64_t value) {
-    if (value < 1) problems.push_back(absl::StrCat(flag, " is ", value));
+    if (value < 1) problems.push_back(absl::StrCat(flag, " is ", value, ", not 1 or more"));
   };
   positive("--windows", flags.windows);
   positive("--block", flags.block);
@@ -84,11 +84,11 @@ Status Check(const EvalFlags& flags) {
   }
   for (const std::string& policy : flags.policies) {
     const Status status = ParseCachePolicySpec(policy).status();
-    if (!status.ok()) problems.push_back(std::string(status.message()));
+    if (!status.ok()) problems.push_back(absl::StrCat("--policies: ", status.message()));
   }
   for (const std::string& codec : flags.codecs) {
     const Status status = codec == "auto" ? absl::OkStatus() : ParseKvCodec(codec).status();
-    if (!status.ok()) problems.push_back(std::string(status.message()));
+    if (!status.ok()) problems.push_back(absl::StrCat("--codecs: ", status.message()));
   }
   if (problems.empty()) return absl::OkStatus();
   std::string all = problems[0];

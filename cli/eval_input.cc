@@ -38,6 +38,7 @@ class InputReader {
       if (!given_.is_object()) {
         return absl::InvalidArgumentError(absl::StrCat(flags_.input_file, " is not a JSON object"));
       }
+      SLUICE_RETURN_IF_ERROR(CheckMembers());
     }
     EvalInput input;
     if (flags_.part("perplexity") || flags_.part("agreement")) {
@@ -53,6 +54,16 @@ class InputReader {
   }
 
  private:
+  // Whoever mistypes a name must not get figures of a generated text.
+  Status CheckMembers() const {
+    for (const auto& [name, value] : given_.items()) {
+      if (name == "text" || name == "stream" || name == "needles") continue;
+      return absl::InvalidArgumentError(
+          absl::StrCat(flags_.input_file, " has the member \"", name, "\", there are text, stream and needles"));
+    }
+    return absl::OkStatus();
+  }
+
   Status NeedTokenizer(std::string_view what) const {
     if (tokenizer_ != nullptr) return absl::OkStatus();
     return absl::FailedPreconditionError(

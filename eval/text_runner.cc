@@ -43,7 +43,8 @@ StatusOr<size_t> TextRunner::WaveEnd(absl::Span<const TextRun> runs, size_t begi
   int64_t ranked_slots = 0;
   size_t bytes = 0;
   size_t prompt_bytes = 0;
-  for (size_t i = begin; i < runs.size(); ++i) {
+  size_t i = begin;
+  for (; i < runs.size(); ++i) {
     if (runs[i].policy.ranks_steps()) ranked_slots += SlotsOf(runs[i]);
     bytes += Bytes(layout, runs[i].codec, SlotsOf(runs[i]) + kLockstepPageTokens);
     prompt_bytes = std::max(prompt_bytes, Bytes(layout, runs[i].codec, runs[i].prompt_tokens + kLockstepPageTokens));
@@ -54,9 +55,10 @@ StatusOr<size_t> TextRunner::WaveEnd(absl::Span<const TextRun> runs, size_t begi
   }
   if (end > begin) return end;
   return absl::ResourceExhaustedError(
-      absl::StrCat("texts that are run together need more than ", limits.logit_rows_max, " at a time, ",
-                   limits.ranked_slots_max, " ranked slots, or ", options_.kv_bytes_max,
-                   " bytes of KV: allow more memory, or measure fewer caches at once or a shorter text"));
+      absl::StrCat(i + 1 - begin, " texts that are run together (at most ", limits.logit_rows_max, ") need ",
+                   ranked_slots, " slots whose scores are kept (at most ", limits.ranked_slots_max, ") and ",
+                   bytes + prompt_bytes, " bytes of KV (at most ", options_.kv_bytes_max,
+                   "): allow more memory, or measure fewer caches at once or a shorter text"));
 }
 
 StatusOr<std::vector<TextOutcome>> TextRunner::Run(absl::Span<const TextRun> runs) {
@@ -70,9 +72,14 @@ StatusOr<std::vector<TextOutcome>> TextRunner::Run(absl::Span<const TextRun> run
     done += tokens;
     if (options_.on_progress) options_.on_progress(done, all);
   };
+  std::vector<size_t> ends;
+  while ((ends.empty() ? 0 : ends.back()) < runs.size()) {
+    SLUICE_ASSIGN_OR_RETURN(const size_t end, WaveEnd(runs, ends.empty() ? 0 : ends.back()));
+    ends.push_back(end);
+  }
   std::vector<TextOutcome> outcomes(runs.size());
-  for (size_t begin = 0; begin < runs.size();) {
-    SLUICE_ASSIGN_OR_RETURN(const size_t end, WaveEnd(runs, begin));
+  size_t begin = 0;
+  for (const size_t end : ends) {
     Lockstep lockstep(transformer_, runs, begin, end, &outcomes, on_tokens);
     SLUICE_RETURN_IF_ERROR(lockstep.Run());
     begin = end;

@@ -79,6 +79,11 @@ TEST_F(EvalCommandTest, SaysWhatIsWrongWithFlagsAndInput) {
   EXPECT_THAT(Eval({"--parts", "perplexity,speed"}).err, HasSubstr("speed"));
   EXPECT_THAT(Eval({}, "100", "100").err, HasSubstr("--continue is 100"));
   EXPECT_THAT(Eval({}, "400").err, HasSubstr("300 tokens"));
+  EXPECT_THAT(Eval({"--windows", "0"}).err, HasSubstr("--windows is 0, not 1 or more"));
+  EXPECT_THAT(Eval({"--codecs", "int9"}).err, HasSubstr("--codecs: unknown KV codec 'int9'"));
+  EXPECT_THAT(Eval({"--policies", "h2o"}).err, HasSubstr("--policies: cache policy h2o: needs a budget"));
+  Write(R"({"texts": [1, 2, 3]})");
+  EXPECT_THAT(Eval({}).err, HasSubstr("has the member \"texts\", there are text, stream and needles"));
   Write(R"({"text": [1, 2, 100000]})");
   EXPECT_THAT(Eval({}).err, HasSubstr("text is neither a string nor an array of token ids"));
   Write(R"({"text": "words"})");

@@ -198,7 +198,20 @@ TEST(TextRunner, SaysWhatIsMissingWhereAGroupDoesNotFit) {
   const std::vector<TextRun> runs = {{.ids = text}};
   const Status status = model.runner.Run(runs).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_THAT(status.message(), HasSubstr("1000 bytes of KV"));
+  EXPECT_THAT(std::string(status.message()),
+              testing::AllOf(HasSubstr("1 texts that are run together (at most 64)"), HasSubstr("(at most 1000)")));
+}
+
+TEST(TextRunner, RunsNothingWhereALaterGroupDoesNotFit) {
+  int64_t steps = 0;
+  RunnerFixture model(kTinyGqa, true, {.kv_bytes_max = 200000, .on_progress = [&](int64_t, int64_t) { ++steps; }});
+  const std::vector<TokenId> text = TinyText(1000, 1);
+  const std::vector<TextRun> runs = {{.ids = absl::MakeConstSpan(text).first(10), .group = 0},
+                                     {.ids = text, .group = 1}};
+  EXPECT_EQ(model.runner.Run(runs).status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(steps, 0);
+  EXPECT_TRUE(model.runner.Run({runs[0]}).ok());
+  EXPECT_GT(steps, 0);
 }
 
 }  // namespace
