@@ -129,6 +129,7 @@ class PlanCommand final : public Subcommand {
     }
     report_.weights_bytes = static_cast<int64_t>(memory.weights_bytes + memory.mapped_bytes);
     report_.scratch_bytes = static_cast<int64_t>(memory.scratch_bytes);
+    report_.context_tokens_max = config.context_tokens_max;
     if (options().context_tokens.empty()) options().context_tokens.push_back(config.context_tokens_max);
     return absl::OkStatus();
   }

@@ -14,8 +14,9 @@ namespace sluice {
 struct PlanReport {
   std::string source;  // path of the model, or how the shape was spelt
   PlannedModel model;
-  int64_t weights_bytes = 0;  // 0 where they are not known
-  int64_t scratch_bytes = 0;  // of a worker with the default options
+  int64_t weights_bytes = 0;       // 0 where they are not known
+  int64_t scratch_bytes = 0;       // of a worker with the default options
+  int64_t context_tokens_max = 0;  // the model's own; 0 where it is not known
   KvPlanOptions options;
   std::vector<std::string> policies = {"full"};  // names of the options' policies, as they were asked for
   KvPlan plan;

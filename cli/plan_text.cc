@@ -111,6 +111,11 @@ void PrintMemory(const PlanReport& report, std::ostream& out) {
     }
   }
   table.Print(out);
+  for (const ContextPlan& context : report.plan.contexts) {
+    if (report.context_tokens_max == 0 || context.context_tokens <= report.context_tokens_max) continue;
+    out << "note: " << context.context_tokens << " tokens are more than the model's context of "
+        << report.context_tokens_max << ": arithmetic, a service takes no such prompt\n";
+  }
 }
 
 void PrintTransfer(const PlanReport& report, std::ostream& out) {

@@ -160,6 +160,15 @@ TEST(Plan, ReadsAModelsShapeWeightsAndContextFromItsCheckpoint) {
   EXPECT_EQ(gguf["contexts"][0]["rows"][0]["slots"], 5);
 }
 
+TEST(Plan, SaysWhereAPromptIsBeyondTheModelsContext) {
+  const char* model = SLUICE_TEST_DATA "/tiny/llama-gqa";
+  const int64_t context = PlanOf({"--model", model})["contexts"][0]["context_tokens"].get<int64_t>();
+  const std::string both = absl::StrCat(context, ",", context + 1);
+  EXPECT_THAT(RunSluice({"plan", "--model", model, "--context", both}).out,
+              HasSubstr(absl::StrCat("note: ", context + 1, " tokens are more than the model's context of ", context)));
+  EXPECT_THAT(RunSluice({"plan", "--model", model}).out, Not(HasSubstr("note:")));
+}
+
 TEST(Plan, ReadsTheLatentOfAnMlaModel) {
   const auto plan = PlanOf({"--model", SLUICE_TEST_DATA "/tiny/deepseek-v2-lite", "--context", "10"});
   EXPECT_EQ(plan["model"]["scheme"], "MLA");
