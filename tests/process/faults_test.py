@@ -144,12 +144,13 @@ def test_a_prefill_that_is_killed_and_started_again_five_times_under_load_costs_
     pair.await_all_pages_free(10)
 
 
-def test_answers_are_right_beside_clients_that_leave_in_the_middle_of_transfers(real_model):
+@pytest.mark.parametrize("kept, policy", [(120, []), (60, ["--cache-policy", "h2o", "--cache-budget", "50%"])])
+def test_answers_are_right_beside_clients_that_leave_in_the_middle_of_transfers(real_model, kept, policy):
     checked = [[300 + i] * 120 for i in range(3)]
-    whole = [complete_locally(real_model, ids, 6, "--ignore-eos")["text"] for ids in checked]
+    whole = [complete_locally(real_model, ids, 6, "--ignore-eos", *policy)["text"] for ids in checked]
     ended = threading.Event()
     # Nothing is cached, so that all KV travels every time.
-    with service(real_model, worker_flags=[*SMALL, "--prefix-cache-pages", "0"],
+    with service(real_model, worker_flags=[*SMALL, "--prefix-cache-pages", "0"], decode_flags=policy,
                  gateway_flags=["--canary-period", "600s"]) as running:
         def leave(i):
             turn = 0
@@ -172,7 +173,7 @@ def test_answers_are_right_beside_clients_that_leave_in_the_middle_of_transfers(
                 each.result(timeout=60)
         # KV has come for some of those who left, too: more than the 12 prompts have, in int8 with its scales.
         received = running.decode[0].metrics()["sluice_decode_kv_bytes_received_total"]
-        assert received > (12 + 1) * 120 * 30 * 2 * 3 * 68
+        assert received > (12 + 1) * kept * 30 * 2 * 3 * 68
         running.await_all_pages_free(10)
 
 
