@@ -7,7 +7,8 @@ namespace sluice {
 
 namespace {
 
-constexpr size_t kFieldBytesMax = 6;  // a tag and a length
+constexpr size_t kFieldBytesMax = 6;   // a tag and a length
+constexpr size_t kListBytesMax = 128;  // of a list in memory, but for what it lists
 
 template <typename... Parts>
 Status Wrong(int list, const Parts&... what) {
@@ -60,8 +61,9 @@ size_t KeptPromptBytesMax(const CachePolicy& policy, const KvLayout& layout, int
 
 size_t KeptPromptMemoryBytes(const CachePolicy& policy, const KvLayout& layout, int64_t prompt_tokens) {
   if (!policy.ranks()) return 0;
-  // A position and a score are as large in the message as in the lists that it is made of.
-  return KeptSlots::Bytes(policy, layout, policy.Kept(prompt_tokens)) +
+  // A position and a score are as large in the message as in the lists that it is made of; beside them are its objects.
+  const auto lists = static_cast<size_t>(KeptSlots(policy, layout, 0).all_lists());
+  return KeptSlots::Bytes(policy, layout, policy.Kept(prompt_tokens)) + lists * kListBytesMax +
          KeptPromptBytesMax(policy, layout, prompt_tokens);
 }
 

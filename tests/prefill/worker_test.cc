@@ -326,7 +326,7 @@ TEST_F(WorkerTest, PromptsThatArePrunedShareTheMemoryForItInOrder) {
   const auto too_long =
       Submit(Request(kPrunedTokensMax + 1), 0, {.kind = CachePolicyKind::kH2o, .budget = 21, .window = 10}).status();
   EXPECT_EQ(too_long.code(), absl::StatusCode::kOutOfRange);
-  EXPECT_THAT(std::string(too_long.message()), HasSubstr("takes 758 bytes, prefill has 724"));
+  EXPECT_THAT(std::string(too_long.message()), HasSubstr("takes 846 bytes, prefill has 820"));
 
   decode_answers = false;
   const auto first = Request(20), second = Request(20), behind = Request(4);
