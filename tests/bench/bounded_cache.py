@@ -117,11 +117,6 @@ def wire(machine, _):
           [[*(f"{each / MIB:.1f} MiB" for each in sent.values()), f"{bytes_full / sent['int8, h2o 20 %']:.2f}"]])
 
 
-def resident_bytes(process):
-    status = pathlib.Path(f"/proc/{process.popen.pid}/status").read_text()
-    return int(re.search(r"VmRSS:\s+(\d+) kB", status).group(1)) << 10
-
-
 def chat(machine, options):
     """One answer far beyond the model's context."""
     policy = ["--cache-policy", "sink-window", "--sinks", "4", "--window", "1020"]
@@ -141,7 +136,7 @@ def chat(machine, options):
                     tokens += len(choice.get("token_ids", []))
                 if tokens >= block * (len(taken) + 1):
                     taken.append((time.monotonic() - since) / block * 1e3)
-                    resident.append(resident_bytes(running.decode[0]))
+                    resident.append(running.decode[0].resident_bytes())
                     since = time.monotonic()
         assert tokens == options.chat_tokens, f"the answer ended after {tokens} tokens"
     after = resident[1:]  # from 2K tokens on

@@ -231,6 +231,25 @@ def test_peak_memory_of_a_long_prompt_that_is_pruned_is_the_plans_within_5_perce
             assert abs(peak - planned) < 0.05 * planned, (worker.args[0], peak, planned)
 
 
+def test_decodes_memory_is_the_same_after_2_thousand_tokens_and_after_64_thousand():
+    flags = ["--cache-policy", "sink-window", "--sinks", "4", "--window", "508"]
+    with service(POLICIES / "models/tiny-llama-gqa", worker_flags=["--threads", "1", "--kv-memory", "8MiB"],
+                 decode_flags=flags) as running:
+        body = dict(prompt=[i % 250 for i in range(100)], max_tokens=65536, ignore_eos=True, stream=True, temperature=1,
+                    seed=1, return_token_ids=True)
+        tokens, resident = 0, []
+        with running.http.stream("POST", "/v1/completions", json=body, timeout=600) as answer:
+            for line in answer.iter_lines():
+                if not line.startswith("data: {"):
+                    continue
+                tokens += sum(len(choice.get("token_ids", [])) for choice in json.loads(line[len("data: "):])["choices"])
+                if tokens // 2048 > len(resident):
+                    resident.append(running.decode[0].resident_bytes())
+        assert tokens == 65536
+        assert max(resident) <= 1.01 * resident[0], resident
+        running.await_all_pages_free()
+
+
 def test_a_prefill_that_dies_is_replaced_and_what_is_kept_is_the_same(real_model):
     flags = ["--cache-policy", "snapkv", "--cache-budget", "64"]
     with service(real_model, prefill=2, worker_flags=["--threads", "1"], decode_flags=flags) as running:

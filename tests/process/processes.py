@@ -80,10 +80,12 @@ class Process:
     def metrics(self):
         return parse_metrics(httpx.get(f"http://{self.announced['metrics']}/metrics", timeout=10).text)
 
-    def peak_bytes(self):
-        """Resident memory at its peak."""
+    def resident_bytes(self, field="VmRSS"):
         status = pathlib.Path(f"/proc/{self.popen.pid}/status").read_text()
-        return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmHWM"))
+        return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith(field))
+
+    def peak_bytes(self):
+        return self.resident_bytes("VmHWM")
 
     def model_hash(self):
         shown = subprocess.run([BINARY, "models", "show", self.args[self.args.index("--model") + 1], "--json"],
