@@ -4,11 +4,11 @@
 
 #include <cmath>
 #include <cstdio>
-#include <filesystem>
 #include <list>
 
 #include "common/rng.h"
 #include "tests/decode/worker_fixture.h"
+#include "tests/model/parked_file.h"
 
 namespace sluice::decode {
 namespace {
@@ -151,14 +151,6 @@ TEST_F(ParkedWorkerTest, TheEngineDoesNotSleepWhileSomebodyMayGoOn) {
 class FileParkedWorkerTest : public ParkedWorkerTest {
  protected:
   FileParkedWorkerTest() : ParkedWorkerTest(160, testing::TempDir()) {}
-  static int Descriptor() {
-    for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
-      std::error_code gone;
-      const std::string target = std::filesystem::read_symlink(entry.path(), gone);
-      if (target.find("sluice-parked-kv") != std::string::npos) return std::stoi(entry.path().filename());
-    }
-    return -1;
-  }
 };
 
 TEST_F(FileParkedWorkerTest, EveryAnswerIsThatOfARequestAlone) {
@@ -174,7 +166,7 @@ TEST_F(FileParkedWorkerTest, WhatTheFileHasLostFailsItsRequestAndNoOther) {
     for (Held& each : held) Read(each);
     return metrics_.requests_parked.Value() == 1;
   });
-  ASSERT_EQ(ftruncate(Descriptor(), 0), 0);
+  ASSERT_EQ(ftruncate(ParkedFileDescriptor(), 0), 0);
   TurnUntil([&] { return Read(held[0]) & Read(held[1]) & Read(held[2]); });
   ExpectAnswered(held[0]);
   int failed = 0;
@@ -188,7 +180,7 @@ TEST_F(FileParkedWorkerTest, WhatTheFileHasLostFailsItsRequestAndNoOther) {
 TEST_F(FileParkedWorkerTest, AFileThatTakesNothingFailsWhomItShouldTakeAndNoOther) {
   std::vector<Held> held = ReserveMany(3, 160);
   const int reads_only = open("/dev/null", O_RDONLY | O_CLOEXEC);
-  ASSERT_GE(dup2(reads_only, Descriptor()), 0);
+  ASSERT_GE(dup2(reads_only, ParkedFileDescriptor()), 0);
   close(reads_only);
   while (!(Read(held[0]) & Read(held[1]) & Read(held[2]))) {
     ASSERT_EQ(worker_->NextTurn(), absl::InfinitePast());

@@ -9,6 +9,7 @@
 #include "common/rng.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/model/parked_file.h"
 
 namespace sluice {
 namespace {
@@ -133,18 +134,7 @@ TEST_P(KvParkIn, RoomForNoPageIsAnErrorThatNamesBothSizes) {
   EXPECT_THAT(std::string(refused.message()), HasSubstr(std::to_string(pool_->page_bytes())));
 }
 
-class KvParkFile : public KvParkIn {
- protected:
-  // The open file that has no name, as this process sees it.
-  static int Descriptor() {
-    for (const auto& entry : fs::directory_iterator("/proc/self/fd")) {
-      std::error_code gone;
-      const std::string target = fs::read_symlink(entry.path(), gone);
-      if (target.find("sluice-parked-kv") != std::string::npos) return std::stoi(entry.path().filename());
-    }
-    return -1;
-  }
-};
+class KvParkFile : public KvParkIn {};
 
 INSTANTIATE_TEST_SUITE_P(Kinds, KvParkFile, testing::Values(true), [](const auto&) { return "AFile"; });
 
@@ -159,7 +149,7 @@ TEST_P(KvParkFile, AChangedByteIsDataLossAndNamesThePage) {
   const PageLease lease = *pool_->Lease(3);
   for (const PageIndex page : lease.pages()) Fill(*pool_, page, 3);
   const ParkedPages parked = *park->Park(*pool_, lease.pages());
-  const int file = Descriptor();
+  const int file = ParkedFileDescriptor();
   ASSERT_GE(file, 0);
   const char other = 0x55;
   ASSERT_EQ(pwrite(file, &other, 1, static_cast<off_t>(pool_->page_bytes() + 9)), 1);
@@ -172,7 +162,7 @@ TEST_P(KvParkFile, AFileThatEndsEarlyIsAnErrorAndNoZeros) {
   const auto park = MakePark(5);
   const PageLease lease = *pool_->Lease(3);
   const ParkedPages parked = *park->Park(*pool_, lease.pages());
-  ASSERT_EQ(ftruncate(Descriptor(), static_cast<off_t>(pool_->page_bytes())), 0);
+  ASSERT_EQ(ftruncate(ParkedFileDescriptor(), static_cast<off_t>(pool_->page_bytes())), 0);
   EXPECT_EQ(park->Restore(parked, pool_.get(), lease.pages()).code(), absl::StatusCode::kUnavailable);
 }
 
