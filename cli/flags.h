@@ -36,8 +36,7 @@ void AddSamplingFlags(CLI::App& app, SamplingParams* sampling);
 // How help texts say what ParseCachePolicySpec reads.
 inline constexpr char kPolicyForms[] =
     "with a budget in tokens or as a share of the prompt: full, h2o:20%, snapkv:512, tova:20%, sink-window:20%, or "
-    "sinks "
-    "and window as in sink-window:4+1020";
+    "sinks and window as in sink-window:4+1020";
 
 // Which tokens' KV stays. Check them with Validate.
 inline constexpr const char* kCachePolicyFlags[] = {"--cache-policy", "--cache-budget", "--sinks",
