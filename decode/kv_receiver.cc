@@ -181,12 +181,19 @@ void KvReceiver::Take(const PendingLanding& landing, const Status& status) {
   const Status intact = status.ok() ? VerifyCrc(landing.header_bytes, landing.memory) : status;
   if (landing.in_pages) EndWriting(landing.key());
   if (!status.ok()) return Lose(landing.key(), status);
-  if (!intact.ok()) metrics_->crc_failures.Increment();
-  if (intact.ok()) metrics_->frames_received.Increment();
-  if (landing.header.kind == FrameKind::kKv) return OnKvLanded(landing, intact);
-  if (!intact.ok()) return Lose(landing.key(), intact);
-  if (landing.header.kind == FrameKind::kCommit) return OnCommitLanded(landing);
-  OnAbortLanded(landing);
+  const FrameKind kind = landing.header.kind;
+  if (!intact.ok()) {
+    metrics_->crc_failures.Increment();
+    return kind == FrameKind::kKv ? OnDamaged(landing, intact) : Lose(landing.key(), intact);
+  }
+  if (kind == FrameKind::kKv)
+    OnKvLanded(landing);
+  else if (kind == FrameKind::kCommit)
+    OnCommitLanded(landing);
+  else
+    OnAbortLanded(landing);
+  // Last: a frame that is counted has had its effect, and the engine thread has been told of it.
+  metrics_->frames_received.Increment();
 }
 
 void KvReceiver::OnClosed(ConnectionId connection, const Status& why) {
@@ -316,8 +323,7 @@ void KvReceiver::ChooseMemory(PendingLanding& landing, size_t payload_bytes) {
 
 // --- what has landed ---
 
-void KvReceiver::OnKvLanded(const PendingLanding& landing, const Status& intact) {
-  if (!intact.ok()) return OnDamaged(landing, intact);
+void KvReceiver::OnKvLanded(const PendingLanding& landing) {
   metrics_->kv_bytes_received.Increment(static_cast<double>(landing.header.payload_bytes));
   if (!landing.in_pages) {
     if (!BeginWriting(landing.key())) return;

@@ -157,7 +157,7 @@ class KvReceiver final : public Receiver {
   void GiveCredit(ConnectionId connection, uint64_t bytes);
 
   void Take(const PendingLanding& landing, const Status& status);
-  void OnKvLanded(const PendingLanding& landing, const Status& intact);
+  void OnKvLanded(const PendingLanding& landing);
   void OnCommitLanded(const PendingLanding& landing);
   void OnAbortLanded(const PendingLanding& landing);
   // From a wire codec that is not the pool's.

@@ -2,6 +2,7 @@
 #include <numeric>
 
 #include "tests/decode/worker_fixture.h"
+#include "tests/prefill/fake_transport.h"
 
 namespace sluice::decode {
 namespace {
@@ -142,6 +143,50 @@ TEST_P(KvReceiverTest, AGapEndsWithTheLeaseAndBothSidesAreTold) {
   EXPECT_EQ(metrics_.expired_reservations.Value(), 1);
   EXPECT_EQ(metrics_.commits.Value(), 0);
   ExpectNothingHeld();
+}
+
+// Whoever waits for the count, and then takes a turn, finds the frame's effect.
+TEST_P(KvReceiverTest, AFrameIsCountedAfterTheEngineWasTold) {
+  std::vector<double> counted_when_told;
+  KvReceiver receiver({.hello = MakeHello("decode", Epoch{3}, "toy", layout_proto_, KvCodec::kBf16,
+                                          {KvCodec::kBf16, KvCodec::kF32}),
+                       .connections_max = 1,
+                       .credit_bytes = kCreditBytes},
+                      pool_.get(), staging_.get(), &metrics_,
+                      [&](const ReceiverEvent&) { counted_when_told.push_back(metrics_.frames_received.Value()); });
+  prefill::FakeTransport wire_out;
+  receiver.Start(&wire_out);
+  const proto::Hello theirs = MakeHello("prefill", Epoch{5}, "toy", layout_proto_, KvCodec::kBf16, {wire_});
+  ASSERT_TRUE(receiver.OnHello(ConnectionId{7}, theirs.SerializeAsString()).ok());
+  Held held = Reserve(Prompt(10), Sampling(6));
+  held.ticket.set_decode_epoch(3);
+  const TransferKey key{ReservationId{held.ticket.reservation_id()}, Tenure{held.ticket.generation()}};
+  const PageLease pages = *pool_->Lease(pool_->PagesFor(10));
+  receiver.Open({.key = key,
+                 .handoff = {.request = RequestId{held.ticket.request_id()},
+                             .prompt_tokens = 10,
+                             .kv_tokens = 10,
+                             .max_tokens = 6,
+                             .vocab_size = kToyVocab},
+                 .pages = {pages.pages().begin(), pages.pages().end()}});
+  uint64_t number = 0;
+  const auto land = [&](KvFrameHeader header, const std::string& payload) {
+    const absl::Span<const std::byte> bytes(reinterpret_cast<const std::byte*>(payload.data()), payload.size());
+    header.payload_bytes = bytes.size();
+    if (header.kind == FrameKind::kKv) header.number = ++number;
+    const auto landing = receiver.OnMessage(ConnectionId{7}, Encode(header, bytes), bytes.size());
+    ASSERT_TRUE(landing.ok()) << landing.status();
+    ASSERT_FALSE(landing->drop);
+    landing->Copy(bytes);
+    receiver.OnLanded(ConnectionId{7}, landing->token, absl::OkStatus());
+    receiver.TakeProgress();
+  };
+  for (int layer = 0; layer < kToyLayout.layers; ++layer)
+    land(KvHeader(held, layer, 0, 10), ToyBody(held.prompt, layer, 0, 10, wire_));
+  land(Header(held, FrameKind::kCommit), Record(held));
+  EXPECT_THAT(counted_when_told, testing::ElementsAre(0, 1, 2, 3));
+  EXPECT_EQ(metrics_.frames_received.Value(), 4);
+  Release(held);
 }
 
 TEST_P(KvReceiverTest, AFrameThatComesTwiceIsDroppedAndCounted) {
