@@ -13,6 +13,30 @@ constexpr bool HasIntegerKeys(KvCodec codec) { return codec == KvCodec::kInt8 ||
 // Codes of fp8 are widened to 2^-8 times their value.
 constexpr float UnitOf(KvCodec codec) { return codec == KvCodec::kFp8 ? 256.0f : 1.0f; }
 
+// Calls F<R>::Run(args...) with R = rows, which is in [1, Max].
+template <template <class, int> class F, class L, int Max, class... Args>
+void WithRows(int rows, Args... args) {
+  if constexpr (Max > 1) {
+    if (rows < Max) return WithRows<F, L, Max - 1, Args...>(rows, args...);
+  }
+  F<L, Max>::Run(args...);
+}
+
+// What is asked for ahead with each of `parts` parts of `width` keys, if keys and values of a span get half each. A few
+// at a time: a burst would fill the queue of misses and stop the loads behind it.
+template <class L>
+int LinesAPart(const AttentionSpan& s, int parts) {
+  const int steps = 2 * parts * s.keys / L::kWidth + 1;
+  return (s.ahead_lines + steps - 1) / steps;
+}
+
+// The same with each few values.
+constexpr int kValuesAPart = 4;
+static inline int ValueLinesAPart(const AttentionSpan& s) {
+  const int steps = 2 * s.keys / kValuesAPart + 1;
+  return (s.ahead_lines + steps - 1) / steps;
+}
+
 template <class T>
 const T* RowAt(const void* const* rows, int k, size_t offset) {
   return reinterpret_cast<const T*>(static_cast<const char*>(rows[k]) + offset);
@@ -84,5 +108,84 @@ void LoadValueScales(const AttentionSpan& s, float* out) {
   for (; k < s.keys; ++k) out[k] = *RowAt<float>(s.v_scales, k, s.v_scale_offset) * UnitOf(C);
   for (; k % L::kWidth != 0; ++k) out[k] = 0;
 }
+
+// Calls store(word, keys, half) with the word of the codes of `width` keys for each word of a row of K: keys [first,
+// first + width) where half is 0, the next ones where it is 1. Of keys beyond the span it is zero.
+template <class L, class Store>
+void TransposeWords(const AttentionSpan& s, int first, const Store& store) {
+  using F = typename L::F;
+  constexpr int kW = L::kWidth;
+  const int words = s.k_bytes / 4;
+  const int lines = LinesAPart<L>(s, (words + kW - 1) / kW);
+  for (int half = 0; half < 2; ++half) {
+    const int keys = s.keys - first - half * kW;
+    const void* const* rows = s.k_rows + first + half * kW;
+    for (int w = 0; w < words; w += kW) {
+      if (lines > 0) PrefetchLines(*s.ahead, lines);
+      const int n = words - w < kW ? words - w : kW;
+      F r[kW];
+      if (keys >= kW && n == kW) {
+#pragma GCC unroll 16
+        for (int k = 0; k < kW; ++k) r[k] = L::Load(RowAt<float>(rows, k, s.k_offset) + w);
+      } else {
+#pragma GCC unroll 16
+        for (int k = 0; k < kW; ++k)
+          r[k] = k < keys ? L::LoadWords(RowAt<float>(rows, k, s.k_offset) + w, n) : L::Zero();
+      }
+      L::Transpose(r);
+#pragma GCC unroll 16
+      for (int i = 0; i < kW; ++i) {
+        if (i >= n) break;
+        store(w + i, r[i], half);
+      }
+    }
+  }
+}
+
+// How floats become whole numbers: times `factor`, and one is worth `worth`.
+struct Rounding {
+  float factor;
+  float worth;
+};
+// For floats whose largest magnitude, as bits, becomes `top`. Of next to nothing everywhere nothing is left; where there
+// is an infinity or a NaN, whatever comes of it is worth NaN.
+static inline Rounding RoundingTo(float top, uint32_t max_bits) {
+  float max;
+  __builtin_memcpy(&max, &max_bits, sizeof(max));
+  if (max_bits >= 0x7f800000u) return {0.0f, __builtin_nanf("")};
+  if (max < 0x1p-100f) return {0.0f, 0.0f};
+  return {top / max, max / top};
+}
+
+template <class L>
+Rounding RoundingTo(float top, const float* x, int n) {
+  typename L::F max = L::Zero();
+  for (int c = 0; c < n; c += L::kWidth) max = L::MaxMagnitude(max, L::Load(x + c));
+  return RoundingTo(top, L::ReduceMaxBits(max));
+}
+
+// What the largest channel of a query of int8 or int4 keys is rounded to: two signed bytes have it, and no sum of
+// products leaves 32 bits.
+static inline float TopQuery(const AttentionSpan& s) {
+  constexpr int kTwoBytes = 127 * 256 + 127;
+  const int bound = s.codec == KvCodec::kInt8 ? INT32_MAX / 128 / s.key_dim : kTwoBytes;
+  return static_cast<float>(bound < kTwoBytes ? bound : kTwoBytes);
+}
+
+// out[0 .. 2 width) = x0 s0 and x1 s1, or that more.
+template <class L>
+void StoreScores(typename L::F x0, typename L::F x1, typename L::F s0, typename L::F s1, bool add, float* out) {
+  x0 = L::Mul(x0, s0);
+  x1 = L::Mul(x1, s1);
+  if (add) {
+    x0 = L::Add(L::Load(out), x0);
+    x1 = L::Add(L::Load(out + L::kWidth), x1);
+  }
+  L::Store(out, x0);
+  L::Store(out + L::kWidth, x1);
+}
+
+// Words of q_offsets a row: one, or one for each group of channels.
+static inline int OffsetStride(const AttentionSpan& s) { return (s.key_stride + kInt4Group - 1) / kInt4Group; }
 
 }  // namespace sluice

@@ -69,7 +69,7 @@ inline KvRowShape KeyRow(const AttentionShape& shape, KvCodec codec) {
 // One thread's scratch, cut from a run of bytes; Layout(null) computes the size.
 struct Attention::Scratch {
   float *q, *acc, *span_acc, *scores, *k_tile, *v_tile, *row_scales, *max, *sum, *span_max, *span_sum, *q_scales;
-  int32_t *visible, *q_pairs, *q_offsets;
+  int32_t *visible, *q_codes, *q_offsets;
   const void **k_rows, **v_rows, **k_scales, **v_scales;
   PrefetchRange* ranges;
   size_t bytes;
@@ -92,8 +92,8 @@ struct Attention::Scratch {
     take(s.v_tile, kValueTile * value_dims);
     take(s.row_scales, std::max<size_t>(kSpanKeys, key_dims / kInt4Group * kKeyTile));
     take(s.visible, rows);
-    take(s.q_pairs, rows * key_dims / 2);
-    take(s.q_offsets, rows * key_dims / kInt4Group);
+    take(s.q_codes, rows * key_dims / 2);
+    take(s.q_offsets, rows * ((key_dims + kInt4Group - 1) / kInt4Group));
     take(s.ranges, 4 * kSpanKeys);
     for (const void*** p : {&s.k_rows, &s.v_rows, &s.k_scales, &s.v_scales}) take(*p, kSpanKeys);
     s.bytes = used;

@@ -46,18 +46,11 @@ void ScaleWeights(const float* scales, int visible, float* weights) {
   for (; k < visible; ++k) weights[k] *= scales[k];
 }
 
-// What is asked for ahead with each few values.
-constexpr int kValuesAPart = 4;
-inline int LinesAPart(const AttentionSpan& s) {
-  const int steps = 2 * s.keys / kValuesAPart + 1;
-  return (s.ahead_lines + steps - 1) / steps;
-}
-
 // Values [first, first + values) as f32 [values][value_stride].
 template <class L, KvCodec C>
 void WidenValues(const AttentionSpan& s, int first, int values, float* tile) {
   constexpr int kW = L::kWidth;
-  const int lines = LinesAPart(s);
+  const int lines = ValueLinesAPart(s);
   for (int k = 0; k < values; ++k) {
     float* out = tile + k * s.value_stride;
     if (k % kValuesAPart == 0 && lines > 0) PrefetchLines(*s.ahead, lines);
@@ -148,7 +141,7 @@ struct AddRows {
       using F = typename L::F;
       constexpr int kW = L::kWidth;
       constexpr int kC = 4;
-      const int lines = LinesAPart(s);
+      const int lines = ValueLinesAPart(s);
       for (int base = 0; base < s.value_dim; base += kC * kW) {
         F acc[R][kC];
 #pragma GCC unroll 16
@@ -191,6 +184,7 @@ bool ReadsValuesOnce(const AttentionSpan& s) {
 
 template <class L, KvCodec C>
 void AttendRows(const AttentionSpan& s) {
+  constexpr bool kInBytes = L::kDotsBytes && C == KvCodec::kInt8;
   Scores<L, C>(s);
   if constexpr (HasRowScale(C)) LoadValueScales<L, C>(s, s.row_scales);
   for (int row = 0; row < s.rows; ++row) {
@@ -200,7 +194,11 @@ void AttendRows(const AttentionSpan& s) {
     if (s.weights != nullptr) {
       __builtin_memcpy(s.weights + row * s.weights_stride, scores, static_cast<size_t>(s.visible[row]) * sizeof(float));
     }
-    if constexpr (HasRowScale(C)) ScaleWeights<L>(s.row_scales, s.visible[row], scores);
+    if constexpr (HasRowScale(C) && !kInBytes) ScaleWeights<L>(s.row_scales, s.visible[row], scores);
+  }
+  if constexpr (kInBytes) {
+    AddByteValuesOfAll<L>(s);
+    return;
   }
   if (ReadsValuesOnce<L>(s)) {
     WithRows<AddRows<C>::template Of, L, L::kValueRows, const AttentionSpan&>(s.rows, s);

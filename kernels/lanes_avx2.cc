@@ -149,6 +149,8 @@ struct Avx2 {
     return _mm256_castsi256_ps(
         _mm256_and_si256(_mm256_srli_epi32(_mm256_castps_si256(x), shift), _mm256_set1_epi32(0x000f000f)));
   }
+  // Bytes only with 16-bit sums that saturate: so pairs.
+  static constexpr bool kDotsBytes = false;
   // sum + a's halves times b's.
   static F DotPairs(F sum, F a, F b) {
     return _mm256_castsi256_ps(

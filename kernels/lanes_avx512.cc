@@ -125,33 +125,60 @@ struct Avx512 {
     StoreLowBytes(p, _mm512_or_si512(nibble(low), _mm512_slli_epi32(nibble(high), 4)));
   }
 
-  // Words, which F carries as bits. Of a word's bytes 0 .. 3 the even or the odd ones as two signed halves; of its
-  // nibbles those at `shift` and `shift` + 16.
+  // Words, which F carries as bits.
   static F SetWord(uint32_t x) { return _mm512_castsi512_ps(_mm512_set1_epi32(static_cast<int>(x))); }
   static F AddWords(F a, F b) {
     return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(a), _mm512_castps_si512(b)));
   }
+  static F XorWords(F a, F b) {
+    return _mm512_castsi512_ps(_mm512_xor_si512(_mm512_castps_si512(a), _mm512_castps_si512(b)));
+  }
+  static F ShiftWordsLeft(F x, unsigned bits) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(x), bits));
+  }
   static F WordsToF32(F x) { return _mm512_cvtepi32_ps(_mm512_castps_si512(x)); }
-  static F EvenBytes(F x) {
-    return _mm512_castsi512_ps(_mm512_srai_epi16(_mm512_slli_epi16(_mm512_castps_si512(x), 8), 8));
+  static F RoundToWords(F x) { return _mm512_castsi512_ps(_mm512_cvtps_epi32(x)); }
+  // Of each byte the four bits at `shift`.
+  static F NibbleBytes(F x, unsigned shift) {
+    const __m512i words = _mm512_srli_epi32(_mm512_castps_si512(x), shift);
+    return _mm512_castsi512_ps(_mm512_and_si512(words, _mm512_set1_epi32(0x0f0f0f0f)));
   }
-  static F OddBytes(F x) { return _mm512_castsi512_ps(_mm512_srai_epi16(_mm512_castps_si512(x), 8)); }
-  static F NibblePairs(F x, int shift) {
-    const __m512i words = _mm512_srli_epi32(_mm512_castps_si512(x), static_cast<unsigned>(shift));
-    return _mm512_castsi512_ps(_mm512_and_si512(words, _mm512_set1_epi32(0x000f000f)));
+
+  // Four products a word: sum + a's bytes, which have no sign, times b's, which do.
+  static constexpr bool kDotsBytes = true;
+  // Written out: around the intrinsic GCC 12 copies sums from register to register.
+  static F DotBytes(F sum, F a, F b) {
+    __asm__("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
+    return sum;
   }
-  // sum + a's halves times b's.
-  static F DotPairs(F sum, F a, F b) {
-    return _mm512_castsi512_ps(
-        _mm512_dpwssd_epi32(_mm512_castps_si512(sum), _mm512_castps_si512(a), _mm512_castps_si512(b)));
+  // Words of 16 bits as signed bytes, the low ones and the high ones of four words by turns.
+  static void StoreHalves(int32_t* p, F x) {
+    const __m512i words = _mm512_castps_si512(x);
+    const __m512i high = _mm512_srai_epi32(_mm512_add_epi32(words, _mm512_set1_epi32(128)), 8);
+    const __m128i l = _mm512_cvtepi32_epi8(words);
+    const __m128i h = _mm512_cvtepi32_epi8(high);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm_unpacklo_epi32(l, h));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p) + 1, _mm_unpackhi_epi32(l, h));
   }
-  // Of each four rounded x the pairs (0, 2) and (1, 3).
-  static void StorePairs(int32_t* p, F x) {
-    const __m512i words = _mm512_cvtps_epi32(x);
-    const __m512i others = _mm512_slli_epi32(_mm512_shuffle_epi32(words, _MM_PERM_BADC), 16);
-    const __m512i pairs = _mm512_or_si512(_mm512_and_si512(words, _mm512_set1_epi32(0xffff)), others);
-    const __m512i together = _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 2, 4, 6, 0, 0, 0, 0), pairs);
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_castsi512_si256(together));
+  // Words of 24 bits as bytes: all low ones, all middle ones, all high ones.
+  static void StoreByteThirds(float* p, F x) {
+    const __m512i words = _mm512_castps_si512(x);
+    StoreLowBytes(p, words);
+    StoreLowBytes(p + 4, _mm512_srli_epi32(words, 8));
+    StoreLowBytes(p + 8, _mm512_srli_epi32(words, 16));
+  }
+  // Bytes, and pairs of them, of a and b by turns, from the lower or the upper half of each 128 bits.
+  static F InterleaveLowBytes(F a, F b) {
+    return _mm512_castsi512_ps(_mm512_unpacklo_epi8(_mm512_castps_si512(a), _mm512_castps_si512(b)));
+  }
+  static F InterleaveHighBytes(F a, F b) {
+    return _mm512_castsi512_ps(_mm512_unpackhi_epi8(_mm512_castps_si512(a), _mm512_castps_si512(b)));
+  }
+  static F InterleaveLowPairs(F a, F b) {
+    return _mm512_castsi512_ps(_mm512_unpacklo_epi16(_mm512_castps_si512(a), _mm512_castps_si512(b)));
+  }
+  static F InterleaveHighPairs(F a, F b) {
+    return _mm512_castsi512_ps(_mm512_unpackhi_epi16(_mm512_castps_si512(a), _mm512_castps_si512(b)));
   }
   static F SetF16(uint16_t x) { return _mm512_cvtph_ps(_mm256_set1_epi16(static_cast<int16_t>(x))); }
 

@@ -68,8 +68,8 @@ struct AttentionSpan {
   float* k_tile;         // scratch, [kKeyTile, key_stride]
   float* v_tile;         // scratch, [kValueTile, value_stride]
   float* row_scales;     // scratch, [kSpanKeys] and no less than [key_stride / kInt4Group, kKeyTile]
-  int32_t* q_pairs;      // scratch, [rows, key_stride / 2]
-  int32_t* q_offsets;    // scratch, [rows, key_stride / kInt4Group]
+  int32_t* q_codes;      // scratch, [rows, key_stride / 2]
+  int32_t* q_offsets;    // scratch, [rows, key_stride / kInt4Group rounded up]
   float* q_scales;       // scratch, [rows]
   float* scores;         // scratch, [rows, kSpanKeys]
   float* max;            // [rows]: largest score; unset where a row sees nothing

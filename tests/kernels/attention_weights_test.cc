@@ -108,6 +108,53 @@ TEST_P(AttentionWeights, OfATokenAreTheFormulasWithAndWithoutSinks) {
   }
 }
 
+// What a codec's arithmetic rounds on the way from weights to sums of values is no more than f32 does, whatever the
+// spread of weights and of rows' sizes.
+TEST_P(AttentionWeights, TimesTheValuesAreTheResult) {
+  for (const KvCodecInfo& codec : KvCodecs()) {
+    if (codec.codec == KvCodec::kMlaFp8) continue;
+    for (const float scale : {0.0f, 0.1f, 3.0f}) {
+      for (const int heads : {1, 2, 3, 4, 5, 7, 8, 9}) {
+        for (const int dim : {32, 64, 96, 128}) {
+          for (const int64_t keys : {1, 6, 250, 700}) {
+            SCOPED_TRACE(absl::StrCat(std::string(codec.name), ", ", heads, " heads of ", dim, ", keys ", keys,
+                                      ", scale ", scale));
+            const AttentionShape shape = {heads, 1, dim, dim, scale};
+            PagedCache cache(shape, {.codec = codec.codec, .seed = 8}, {keys});
+            Rng rng(9);
+            for (int64_t k = 0; k < keys; ++k) {
+              const float size = std::exp2(static_cast<float>(rng.Uniform() * 24 - 20));
+              std::vector<float> v = Random(dim, static_cast<uint64_t>(100 + k));
+              for (float& x : v) x *= size;
+              cache.Write(0, k, 0, true, v.data());
+            }
+            const int64_t q_row = int64_t{heads} * dim;
+            const std::vector<float> q = Random(q_row, 10);
+            const int64_t stride = Attention::WeightsStride(keys);
+            std::vector<float> weights(static_cast<size_t>(heads * stride), NAN);
+            std::vector<float> out(static_cast<size_t>(q_row), NAN);
+            AttentionSequence sequence = {0, 1, keys - 1, cache.pages(0)};
+            sequence.weights = weights.data();
+            sequence.weights_stride = stride;
+            ThreadPool pool(1);
+            Attention attention = *Attention::Create(shape, 1, kContext, 1);
+            attention.Run(cache.view(), {{sequence}}, q.data(), q_row, out.data(), q_row, pool);
+            for (int h = 0; h < heads; ++h) {
+              for (int c = 0; c < dim; ++c) {
+                double want = 0;
+                for (int64_t k = 0; k < keys; ++k)
+                  want += weights[static_cast<size_t>(h * stride + k)] * double{cache.Element(0, k, 0, c, true)};
+                // Of a sum of terms below the largest value; rotated codecs sum as many again.
+                ASSERT_NEAR(out[static_cast<size_t>(h * dim + c)], want, 2e-5) << h << " " << c;
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST_P(AttentionWeights, ColumnsAreTheSumsOfWhatEachRowGave) {
   for (const KvCodecInfo& codec : KvCodecs()) {
     if (codec.codec == KvCodec::kMlaFp8) continue;
