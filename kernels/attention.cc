@@ -165,9 +165,9 @@ void Attention::FindKeys(const PagedKv& kv, const AttentionSequence& sequence, i
   });
 }
 
-// The memory of the item's heads of a span, in the order of addresses.
-PrefetchQueue Attention::QueueSpan(const PagedKv& kv, const Item& item, int64_t first_key, int keys,
-                                   PrefetchRange* ranges) const {
+// The memory of a plane's rows of the item's heads of a span, in the order of addresses.
+PrefetchQueue Attention::QueueRows(const PagedKv& kv, const KvRows& plane, const Item& item, int64_t first_key,
+                                   int keys, PrefetchRange* ranges) const {
   const auto all_heads = static_cast<size_t>(shape_.kv_heads);
   const auto heads = static_cast<size_t>(item.heads);
   PrefetchRange* end = ranges;
@@ -176,20 +176,22 @@ PrefetchQueue Attention::QueueSpan(const PagedKv& kv, const Item& item, int64_t 
     if (row_bytes != 0) *end++ = {begin, begin + rows * row_bytes};
   };
   ForRuns(kv, *item.sequence, first_key, keys, [&](int, int n, size_t page, int slot) {
-    for (const KvRows* plane : {&kv.k, &kv.v}) {
-      if (plane == &kv.v && kv.v.codes == kv.k.codes) return;
-      // Codes of a few heads have gaps from token to token; those of all heads do not, and scales are too small to
-      // tell.
-      const size_t row = static_cast<size_t>(slot) * all_heads;
-      const int step = heads == all_heads ? n : 1;
-      for (int t = 0; t < n; t += step) {
-        add(plane->codes + page, row + static_cast<size_t>(t) * all_heads + static_cast<size_t>(item.first_head),
-            static_cast<size_t>(step - 1) * all_heads + heads, plane->code_bytes);
-      }
-      add(plane->scales + page, row, static_cast<size_t>(n) * all_heads, plane->scale_bytes);
+    // Codes of a few heads have gaps from token to token; those of all heads do not, and scales are too small to tell.
+    const size_t row = static_cast<size_t>(slot) * all_heads;
+    const int step = heads == all_heads ? n : 1;
+    for (int t = 0; t < n; t += step) {
+      add(plane.codes + page, row + static_cast<size_t>(t) * all_heads + static_cast<size_t>(item.first_head),
+          static_cast<size_t>(step - 1) * all_heads + heads, plane.code_bytes);
     }
+    add(plane.scales + page, row, static_cast<size_t>(n) * all_heads, plane.scale_bytes);
   });
   return {ranges, end, nullptr, nullptr};
+}
+
+int Attention::Lines(const PrefetchQueue& queue) {
+  int lines = 0;
+  for (const PrefetchRange* r = queue.next; r != queue.end; ++r) lines += static_cast<int>(r->end - r->begin + 63) / 64;
+  return lines;
 }
 
 // A kernel's view of the keys that FindKeys found, for a kv head and the queries at the front of the scratch.
@@ -241,9 +243,16 @@ void Attention::RunItem(const Work& work, const Item& item, int thread) {
   const SpanCut cut = {sequence.sinks};
   const int64_t first_position = sequence.start_position + item.first_token;
   const int64_t end = first_position + item.tokens;
-  PrefetchQueue ahead = QueueSpan(kv, item, cut.first_key(item.first_span), cut.keys(item.first_span, end), s.ranges);
+  const bool values_within = kv.v.codes == kv.k.codes;  // of the keys
+  const int last_span = item.first_span + item.spans - 1;
+  PrefetchQueue ahead = {};
+  const auto queue = [&](const KvRows& plane, int span) {
+    ahead = span > last_span ? PrefetchQueue{}
+                             : QueueRows(kv, plane, item, cut.first_key(span), cut.keys(span, end), s.ranges);
+  };
+  queue(kv.k, item.first_span);
   PrefetchLines(ahead, INT_MAX);
-  for (int span = item.first_span; span < item.first_span + item.spans; ++span) {
+  for (int span = item.first_span; span <= last_span; ++span) {
     if (span == item.first_span || cut.of_sinks(span) != cut.of_sinks(span - 1)) {
       LoadItemQueries(work, item, cut.of_sinks(span), s.q);
     }
@@ -254,22 +263,28 @@ void Attention::RunItem(const Work& work, const Item& item, int thread) {
       s.visible[r] =
           static_cast<int32_t>(std::clamp<int64_t>(first_position + r / Group(shape_) + 1 - first_key, 0, keys));
     }
-    int lines = 0;
-    if (span + 1 < item.first_span + item.spans) {
-      ahead = QueueSpan(kv, item, cut.first_key(span + 1), cut.keys(span + 1, end), s.ranges);
-      for (const PrefetchRange* r = ahead.next; r != ahead.end; ++r)
-        lines += static_cast<int>(r->end - r->begin + 63) / 64;
-    }
-    for (int h = 0; h < item.heads; ++h) {
-      AttentionSpan one = SpanOf(kv, item.first_head + h, rows, keys, s);
-      one.q = s.q + h * rows * key_dims;
-      one.ahead = &ahead;
-      one.ahead_lines = (lines + item.heads - 1) / item.heads;
-      one.weights = WeightsOf(item, h * rows, first_key);
-      one.weights_stride = sequence.weights_stride;
-      work.kernels->attend_span(one);
-      KeepSpan(work, item, h * rows, rows, span, s);
-    }
+    // While one plane is read for all heads, the next is asked for; no more of both than a second-level cache holds.
+    const auto for_heads = [&](int lines, void (*run)(const AttentionSpan&), const auto& then) {
+      for (int h = 0; h < item.heads; ++h) {
+        AttentionSpan one = SpanOf(kv, item.first_head + h, rows, keys, s);
+        one.q = s.q + h * rows * key_dims;
+        one.scores += h * rows * kSpanKeys;
+        one.max += h * rows;
+        one.sum += h * rows;
+        one.ahead = &ahead;
+        one.ahead_lines = (lines + item.heads - 1) / item.heads;
+        one.weights = WeightsOf(item, h * rows, first_key);
+        one.weights_stride = sequence.weights_stride;
+        run(one);
+        then(h);
+      }
+    };
+    queue(values_within ? kv.k : kv.v, values_within ? span + 1 : span);
+    const int lines = Lines(ahead) / (values_within ? 2 : 1);
+    for_heads(lines, work.kernels->weigh_keys, [](int) {});
+    if (!values_within) queue(kv.k, span + 1);
+    for_heads(values_within ? lines : Lines(ahead), work.kernels->sum_values,
+              [&](int h) { KeepSpan(work, item, h * rows, rows, span, s); });
   }
   if (item.partial < 0) WriteRows(work, item, s);
 }
@@ -287,15 +302,15 @@ void Attention::KeepSpan(const Work& work, const Item& item, int first_row, int 
   for (int r = 0; r < rows; ++r) {
     const float* acc = s.span_acc + r * dims;
     const int row = first_row + r;
-    if (item.sequence->weights != nullptr) *SpanMaxOf(item, row, span) = s.span_max[r];
+    if (item.sequence->weights != nullptr) *SpanMaxOf(item, row, span) = s.span_max[row];
     if (item.partial >= 0) {
       float* slot =
           partials_.as<float>() + (item.partial + int64_t{row} * item.all_spans + span) * PartialFloats(shape_);
-      slot[0] = s.span_max[r];
-      slot[1] = s.span_sum[r];
+      slot[0] = s.span_max[row];
+      slot[1] = s.span_sum[row];
       std::copy(acc, acc + dims, slot + kDimPad);
     } else if (s.visible[r] > 0) {
-      work.kernels->merge_span({s.max + row, s.sum + row, s.acc + row * dims, s.span_max[r], s.span_sum[r], acc, dims});
+      work.kernels->merge_span({s.max + row, s.sum + row, s.acc + row * dims, s.span_max[row], s.span_sum[row], acc, dims});
     }
   }
 }

@@ -107,8 +107,9 @@ class Attention {
   void ForRuns(const PagedKv& kv, const AttentionSequence& sequence, int64_t first_key, int keys, const F& found) const;
   void FindKeys(const PagedKv& kv, const AttentionSequence& sequence, int64_t first_key, int keys,
                 const Scratch& s) const;
-  PrefetchQueue QueueSpan(const PagedKv& kv, const Item& item, int64_t first_key, int keys,
+  PrefetchQueue QueueRows(const PagedKv& kv, const KvRows& plane, const Item& item, int64_t first_key, int keys,
                           PrefetchRange* ranges) const;
+  static int Lines(const PrefetchQueue& queue);
   void RunItem(const Work& work, const Item& item, int thread);
   void KeepSpan(const Work& work, const Item& item, int first_row, int rows, int span, const Scratch& s);
   AttentionSpan SpanOf(const PagedKv& kv, int head, int rows, int keys, const Scratch& s) const;

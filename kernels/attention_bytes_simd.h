@@ -226,12 +226,12 @@ struct AddByteRowsOf {
     int keys = 0;
     for (int r = row; r < row + R; ++r) keys = s.visible[r] > keys ? s.visible[r] : keys;
     for (int base = 0; base < s.value_dim; base += 4 * L::kWidth) {
-      const int lines = row == 0 && base == 0 ? ValueLinesAPart(s) : 0;
+      const int lines = row == 0 ? ValueLinesAPart(s, (s.value_dim + 4 * L::kWidth - 1) / (4 * L::kWidth) * (R <= 2 ? 1 : 2)) : 0;
       if constexpr (R <= 2) {
         AddByteValues<L, R, 0, 4>(s, row, base, keys, lines, worths);
       } else {
         AddByteValues<L, R, 0, 2>(s, row, base, keys, lines, worths);
-        AddByteValues<L, R, 2, 2>(s, row, base, keys, 0, worths);
+        AddByteValues<L, R, 2, 2>(s, row, base, keys, lines, worths);
       }
     }
   }

@@ -64,7 +64,7 @@ void ScoreRows(const AttentionSpan& s) {
 
 }  // namespace
 
-void AttendSpanPortable(const AttentionSpan& s) {
+void WeighKeysPortable(const AttentionSpan& s) {
   ScoreRows(s);
   for (int row = 0; row < s.rows; ++row) {
     float* scores = s.scores + row * kSpanKeys;
@@ -76,6 +76,9 @@ void AttendSpanPortable(const AttentionSpan& s) {
     s.sum[row] = sum;
     if (s.weights != nullptr) std::copy_n(scores, s.visible[row], s.weights + row * s.weights_stride);
   }
+}
+
+void SumValuesPortable(const AttentionSpan& s) {
   std::fill(s.out, s.out + s.rows * s.value_stride, 0.0f);
   for (int k = 0; k < s.keys; ++k) {
     WidenRow(s, RowOf(s.v_rows, k, s.v_offset), RowOf(s.v_scales, k, s.v_scale_offset), s.value_dim, s.v_tile);

@@ -22,18 +22,18 @@ void WithRows(int rows, Args... args) {
   F<L, Max>::Run(args...);
 }
 
-// What is asked for ahead with each of `parts` parts of `width` keys, if keys and values of a span get half each. A few
-// at a time: a burst would fill the queue of misses and stop the loads behind it.
+// What is asked for ahead with each of `parts` parts of `width` keys. A few at a time: a burst would fill the queue of
+// misses and stop the loads behind it.
 template <class L>
 int LinesAPart(const AttentionSpan& s, int parts) {
-  const int steps = 2 * parts * s.keys / L::kWidth + 1;
+  const int steps = parts * s.keys / L::kWidth + 1;
   return (s.ahead_lines + steps - 1) / steps;
 }
 
 // The same with each few values.
 constexpr int kValuesAPart = 4;
-static inline int ValueLinesAPart(const AttentionSpan& s) {
-  const int steps = 2 * s.keys / kValuesAPart + 1;
+static inline int ValueLinesAPart(const AttentionSpan& s, int passes = 1) {
+  const int steps = passes * s.keys / kValuesAPart + 1;
   return (s.ahead_lines + steps - 1) / steps;
 }
 

@@ -183,10 +183,8 @@ bool ReadsValuesOnce(const AttentionSpan& s) {
 }
 
 template <class L, KvCodec C>
-void AttendRows(const AttentionSpan& s) {
-  constexpr bool kInBytes = L::kDotsBytes && C == KvCodec::kInt8;
+void WeighKeysOf(const AttentionSpan& s) {
   Scores<L, C>(s);
-  if constexpr (HasRowScale(C)) LoadValueScales<L, C>(s, s.row_scales);
   for (int row = 0; row < s.rows; ++row) {
     float* scores = s.scores + row * kSpanKeys;
     if (s.visible[row] == 0) continue;
@@ -194,11 +192,16 @@ void AttendRows(const AttentionSpan& s) {
     if (s.weights != nullptr) {
       __builtin_memcpy(s.weights + row * s.weights_stride, scores, static_cast<size_t>(s.visible[row]) * sizeof(float));
     }
-    if constexpr (HasRowScale(C) && !kInBytes) ScaleWeights<L>(s.row_scales, s.visible[row], scores);
   }
-  if constexpr (kInBytes) {
-    AddByteValuesOfAll<L>(s);
-    return;
+}
+
+template <class L, KvCodec C>
+void SumValuesOf(const AttentionSpan& s) {
+  if constexpr (HasRowScale(C)) LoadValueScales<L, C>(s, s.row_scales);
+  if constexpr (L::kDotsBytes && C == KvCodec::kInt8) return AddByteValuesOfAll<L>(s);
+  if constexpr (HasRowScale(C)) {
+    for (int row = 0; row < s.rows; ++row)
+      ScaleWeights<L>(s.row_scales, s.visible[row], s.scores + row * kSpanKeys);
   }
   if (ReadsValuesOnce<L>(s)) {
     WithRows<AddRows<C>::template Of, L, L::kValueRows, const AttentionSpan&>(s.rows, s);
@@ -259,8 +262,12 @@ void WithCodec(KvCodec codec, const Args&... args) {
 template <class L>
 struct OverLanes {
   template <KvCodec C>
-  struct Attend {
-    static void Run(const AttentionSpan& s) { AttendRows<L, C>(s); }
+  struct Weigh {
+    static void Run(const AttentionSpan& s) { WeighKeysOf<L, C>(s); }
+  };
+  template <KvCodec C>
+  struct Sum {
+    static void Run(const AttentionSpan& s) { SumValuesOf<L, C>(s); }
   };
   template <KvCodec C>
   struct Columns {
@@ -269,8 +276,13 @@ struct OverLanes {
 };
 
 template <class L>
-void AttendSpan(const AttentionSpan& s) {
-  WithCodec<OverLanes<L>::template Attend>(s.codec, s);
+void WeighKeys(const AttentionSpan& s) {
+  WithCodec<OverLanes<L>::template Weigh>(s.codec, s);
+}
+
+template <class L>
+void SumValues(const AttentionSpan& s) {
+  WithCodec<OverLanes<L>::template Sum>(s.codec, s);
 }
 
 template <class L>

@@ -204,7 +204,9 @@ void LatentAttention::AttendSpan(const Expansion& e, int64_t first_key, int keys
   const int64_t first_row = std::max<int64_t>(0, first_key - sequence.start_position);
   for (int64_t begin = first_row; begin < sequence.tokens; begin += kBlockRows) {
     const auto rows = static_cast<int>(std::min<int64_t>(kBlockRows, sequence.tokens - begin));
-    kernels.attend_span(LoadRows(e, begin, rows, first_key, keys, s));
+    const AttentionSpan span = LoadRows(e, begin, rows, first_key, keys, s);
+    kernels.weigh_keys(span);
+    kernels.sum_values(span);
     for (int r = 0; r < rows; ++r) {
       const int64_t row = begin + r;
       kernels.merge_span({s.max + row, s.sum + row, s.acc + row * value_stride, s.span_max[r], s.span_sum[r],

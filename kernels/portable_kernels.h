@@ -5,9 +5,11 @@
 
 namespace sluice {
 
-void AttendSpanPortable(const AttentionSpan& span);  // attention_portable.cc
+// In attention_portable.cc.
+void WeighKeysPortable(const AttentionSpan& span);
+void SumValuesPortable(const AttentionSpan& span);
 void SumColumnsPortable(const AttentionColumns& columns);
-void MergeSpanPortable(const AttentionMerge& merge);  // attention_portable.cc
+void MergeSpanPortable(const AttentionMerge& merge);
 void RmsNormRowPortable(const float* x, const float* weight, int64_t size, float eps, float* out);    // rms_norm.cc
 void RopeHeadPortable(float* x, const float* cos, const float* sin, int head_dim, bool interleaved);  // rope.cc
 void SiluMulRowPortable(const float* gate, const float* up, int64_t size, float* out);                // activation.cc

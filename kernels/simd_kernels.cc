@@ -6,7 +6,7 @@
 namespace sluice {
 
 const SimdKernels* PortableKernels() {
-  static constexpr SimdKernels kernels = {AttendSpanPortable,
+  static constexpr SimdKernels kernels = {WeighKeysPortable, SumValuesPortable,
                                           SumColumnsPortable,
                                           MergeSpanPortable,
                                           RmsNormRowPortable,

@@ -63,7 +63,7 @@ struct AttentionSpan {
   size_t v_offset;
   size_t k_scale_offset;
   size_t v_scale_offset;
-  PrefetchQueue* ahead;  // what comes after this span
+  PrefetchQueue* ahead;  // what is read next
   int ahead_lines;       // that many lines of it are to be asked for by the way
   float* k_tile;         // scratch, [kKeyTile, key_stride]
   float* v_tile;         // scratch, [kValueTile, value_stride]
@@ -71,7 +71,7 @@ struct AttentionSpan {
   int32_t* q_codes;      // scratch, [rows, key_stride / 2]
   int32_t* q_offsets;    // scratch, [rows, key_stride / kInt4Group rounded up]
   float* q_scales;       // scratch, [rows]
-  float* scores;         // scratch, [rows, kSpanKeys]
+  float* scores;         // [rows, kSpanKeys]: exp(score - max), from weigh_keys to sum_values, which spends them
   float* max;            // [rows]: largest score; unset where a row sees nothing
   float* sum;            // [rows]: sum of exp(score - max)
   float* out;            // [rows, value_stride]: sum of exp(score - max) v
@@ -104,7 +104,10 @@ struct AttentionColumns {
 };
 
 struct SimdKernels {
-  void (*attend_span)(const AttentionSpan& span);
+  // The two halves of attention over a span, in this order: `scores`, `max`, `sum` and `weights` of its keys, then `out`
+  // of its values.
+  void (*weigh_keys)(const AttentionSpan& span);
+  void (*sum_values)(const AttentionSpan& span);
   void (*sum_columns)(const AttentionColumns& columns);
   void (*merge_span)(const AttentionMerge& merge);
   void (*rms_norm_row)(const float* x, const float* weight, int64_t size, float eps, float* out);
