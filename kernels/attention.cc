@@ -185,7 +185,7 @@ PrefetchQueue Attention::QueueRows(const PagedKv& kv, const KvRows& plane, const
     }
     add(plane.scales + page, row, static_cast<size_t>(n) * all_heads, plane.scale_bytes);
   });
-  return {ranges, end, nullptr, nullptr};
+  return {ranges, end, nullptr, nullptr, 0};
 }
 
 int Attention::Lines(const PrefetchQueue& queue) {

@@ -20,12 +20,19 @@ struct KeysInBytes {
   // What is added to a code so that it has no sign.
   static constexpr int kOffset = C == KvCodec::kInt8 ? 128 : 8;
 
+  // Of what is asked for ahead with a tile: some while it is transposed, some with each few words of products.
+  static constexpr int kWordsAPart = 8;
+  template <class L>
+  static int Parts(const AttentionSpan& s) {
+    return 4 * Tiles(s.k_bytes / 4, L::kWidth) + s.key_dim / 4 / kWordsAPart;
+  }
+
   // The tile is [key_dim / 4][2 width] words of four channels each. int4's codes are in 0 .. 15 as they are stored.
   template <class L>
-  static void Transpose(const AttentionSpan& s, int first, float* tile) {
+  static void Transpose(const AttentionSpan& s, int first, uint32_t part, float* tile) {
     using F = typename L::F;
     constexpr int kW = L::kWidth;
-    TransposeWords<L>(s, first, [tile](int word, F codes, int half) {
+    TransposeWords<L>(s, first, part, [tile](int word, F codes, int half) {
       const auto store = [&](int at, F of_word) { L::Store(tile + (2 * at + half) * kW, of_word); };
       if constexpr (C == KvCodec::kInt8) {
         store(word, L::XorWords(codes, L::SetWord(0x80808080u)));
@@ -67,7 +74,7 @@ struct KeysInBytes {
 
   template <class L, int R>
   struct ScoreRowsOf {
-    static void Run(const AttentionSpan& s, int row, const float* tile, const float* scales, float* scores) {
+    static void Run(const AttentionSpan& s, int row, uint32_t part, const float* tile, const float* scales, float* scores) {
       using F = typename L::F;
       constexpr int kW = L::kWidth;
       // Few rows have few sums, which would wait for each other: their channels are shared out.
@@ -85,6 +92,7 @@ struct KeysInBytes {
           for (int r = 0; r < R; ++r) low[i][r][0] = low[i][r][1] = high[i][r][0] = high[i][r][1] = L::Zero();
         }
         for (int w = 0; w < group_words; w += kSums) {
+          if (w % kWordsAPart == 0) PrefetchPart(s.ahead, part);
 #pragma GCC unroll 4
           for (int i = 0; i < kSums; ++i) {
             const F k0 = L::Load(tile + (w + i) * 2 * kW);
@@ -158,7 +166,7 @@ float RoundWeights(const float* scales, int visible, int keys, float* weights) {
 // out[r][c ..] of vectors [First, First + Count) of a block of 4 width channels, for R rows together. A vector holds
 // four channels of each 128 bits of the block: so bytes of four keys are brought together without crossing them.
 template <class L, int R, int First, int Count>
-void AddByteValues(const AttentionSpan& s, int row, int base, int keys, int lines, const float* worths) {
+void AddByteValues(const AttentionSpan& s, int row, int base, int keys, uint32_t part, const float* worths) {
   using F = typename L::F;
   constexpr int kW = L::kWidth;
   constexpr int kBytes = 3;
@@ -170,7 +178,7 @@ void AddByteValues(const AttentionSpan& s, int row, int base, int keys, int line
     for (int i = 0; i < Count; ++i) acc[r][i][0] = acc[r][i][1] = acc[r][i][2] = L::Zero();
   }
   for (int k = 0; k < keys; k += 4) {
-    if (lines > 0) PrefetchLines(*s.ahead, lines);
+    PrefetchPart(s.ahead, part);
     F v[4];
 #pragma GCC unroll 4
     for (int i = 0; i < 4; ++i) {
@@ -225,13 +233,14 @@ struct AddByteRowsOf {
   static void Run(const AttentionSpan& s, int row, const float* worths) {
     int keys = 0;
     for (int r = row; r < row + R; ++r) keys = s.visible[r] > keys ? s.visible[r] : keys;
+    const int passes = Tiles(s.value_dim, 4 * L::kWidth) * (R <= 2 ? 1 : 2);
+    const uint32_t part = row == 0 ? ShareOfLines(s, passes * Tiles(s.keys, 4)) : 0;
     for (int base = 0; base < s.value_dim; base += 4 * L::kWidth) {
-      const int lines = row == 0 ? ValueLinesAPart(s, (s.value_dim + 4 * L::kWidth - 1) / (4 * L::kWidth) * (R <= 2 ? 1 : 2)) : 0;
       if constexpr (R <= 2) {
-        AddByteValues<L, R, 0, 4>(s, row, base, keys, lines, worths);
+        AddByteValues<L, R, 0, 4>(s, row, base, keys, part, worths);
       } else {
-        AddByteValues<L, R, 0, 2>(s, row, base, keys, lines, worths);
-        AddByteValues<L, R, 2, 2>(s, row, base, keys, lines, worths);
+        AddByteValues<L, R, 0, 2>(s, row, base, keys, part, worths);
+        AddByteValues<L, R, 2, 2>(s, row, base, keys, part, worths);
       }
     }
   }

@@ -10,13 +10,19 @@ struct KeysInPairs {
   template <class L>
   static constexpr int kRows = L::kScoreRows;
 
+  // Of what is asked for ahead with a tile.
+  template <class L>
+  static int Parts(const AttentionSpan& s) {
+    return 4 * Tiles(s.k_bytes / 4, L::kWidth);
+  }
+
   // The tile is [key_dim / 2][2 width] words. The pair 2 i holds channels 4 i and 4 i + 2, the next one 4 i + 1 and
   // 4 i + 3: so bytes come apart without a shuffle. int4's codes stay in 0 .. 15.
   template <class L>
-  static void Transpose(const AttentionSpan& s, int first, float* tile) {
+  static void Transpose(const AttentionSpan& s, int first, uint32_t part, float* tile) {
     using F = typename L::F;
     constexpr int kW = L::kWidth;
-    TransposeWords<L>(s, first, [tile](int word, F codes, int half) {
+    TransposeWords<L>(s, first, part, [tile](int word, F codes, int half) {
       const auto store = [&](int pair, F of_pair) { L::Store(tile + (2 * pair + half) * kW, of_pair); };
       if constexpr (C == KvCodec::kInt8) {
         store(2 * word, L::EvenBytes(codes));
@@ -58,7 +64,7 @@ struct KeysInPairs {
 
   template <class L, int R>
   struct ScoreRowsOf {
-    static void Run(const AttentionSpan& s, int row, const float* tile, const float* scales, float* scores) {
+    static void Run(const AttentionSpan& s, int row, uint32_t, const float* tile, const float* scales, float* scores) {
       using F = typename L::F;
       constexpr int kW = L::kWidth;
       // Few rows have few sums, which would wait for each other: their channels are shared out.

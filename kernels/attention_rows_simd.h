@@ -22,20 +22,15 @@ void WithRows(int rows, Args... args) {
   F<L, Max>::Run(args...);
 }
 
-// What is asked for ahead with each of `parts` parts of `width` keys. A few at a time: a burst would fill the queue of
-// misses and stop the loads behind it.
-template <class L>
-int LinesAPart(const AttentionSpan& s, int parts) {
-  const int steps = parts * s.keys / L::kWidth + 1;
-  return (s.ahead_lines + steps - 1) / steps;
+// What is asked for ahead with each of `parts` parts of the work, in 2^-16 of a line.
+static inline uint32_t ShareOfLines(const AttentionSpan& s, int parts) {
+  const auto lines = static_cast<uint32_t>(s.ahead_lines) << 16;
+  return (lines + static_cast<uint32_t>(parts) - 1) / static_cast<uint32_t>(parts);
 }
+static inline int Tiles(int n, int of) { return (n + of - 1) / of; }
 
-// The same with each few values.
+// With each few values.
 constexpr int kValuesAPart = 4;
-static inline int ValueLinesAPart(const AttentionSpan& s, int passes = 1) {
-  const int steps = passes * s.keys / kValuesAPart + 1;
-  return (s.ahead_lines + steps - 1) / steps;
-}
 
 template <class T>
 const T* RowAt(const void* const* rows, int k, size_t offset) {
@@ -110,18 +105,18 @@ void LoadValueScales(const AttentionSpan& s, float* out) {
 }
 
 // Calls store(word, keys, half) with the word of the codes of `width` keys for each word of a row of K: keys [first,
-// first + width) where half is 0, the next ones where it is 1. Of keys beyond the span it is zero.
+// first + width) where half is 0, the next ones where it is 1. Of keys beyond the span it is zero. `part` of what is
+// asked for ahead goes with each half of `width` words.
 template <class L, class Store>
-void TransposeWords(const AttentionSpan& s, int first, const Store& store) {
+void TransposeWords(const AttentionSpan& s, int first, uint32_t part, const Store& store) {
   using F = typename L::F;
   constexpr int kW = L::kWidth;
   const int words = s.k_bytes / 4;
-  const int lines = LinesAPart<L>(s, (words + kW - 1) / kW);
   for (int half = 0; half < 2; ++half) {
     const int keys = s.keys - first - half * kW;
     const void* const* rows = s.k_rows + first + half * kW;
     for (int w = 0; w < words; w += kW) {
-      if (lines > 0) PrefetchLines(*s.ahead, lines);
+      PrefetchPart(s.ahead, part);
       const int n = words - w < kW ? words - w : kW;
       F r[kW];
       if (keys >= kW && n == kW) {
@@ -136,6 +131,7 @@ void TransposeWords(const AttentionSpan& s, int first, const Store& store) {
 #pragma GCC unroll 16
       for (int i = 0; i < kW; ++i) {
         if (i >= n) break;
+        if (i == kW / 2) PrefetchPart(s.ahead, part);
         store(w + i, r[i], half);
       }
     }

@@ -35,14 +35,14 @@ void TransposeBf16Keys(const AttentionSpan& s, int first, float* tile) {
   using F = typename L::F;
   constexpr int kW = L::kWidth;
   constexpr int kStep = 2 * kW;  // channels of kW words
-  const int lines = LinesAPart<L>(s, (s.key_dim + kStep - 1) / kStep);
+  const uint32_t part = ShareOfLines(s, 2 * Tiles(s.keys, 2 * kW) * Tiles(s.key_dim, kStep));
   for (int half = 0; half < 2; ++half) {
     const int keys = s.keys - first - half * kW;
     float* out = tile + half * kW;
     for (int c = 0; c < s.key_dim; c += kStep) {
       const int left = s.key_dim - c;
       const size_t offset = s.k_offset + static_cast<size_t>(c) * 2;
-      if (lines > 0) PrefetchLines(*s.ahead, lines);
+      PrefetchPart(s.ahead, part);
       if (keys >= kW && left >= kStep) {
         TransposeBf16Block<L>(s.k_rows + first + half * kW, offset, out + c * 2 * kW);
         continue;
@@ -83,12 +83,12 @@ template <class L, KvCodec C>
 void TransposeKeys(const AttentionSpan& s, int first, float* tile) {
   using F = typename L::F;
   constexpr int kW = L::kWidth;
-  const int lines = LinesAPart<L>(s, (s.key_dim + kW - 1) / kW);
+  const uint32_t part = ShareOfLines(s, 2 * Tiles(s.keys, 2 * kW) * Tiles(s.key_dim, kW));
   for (int half = 0; half < 2; ++half) {
     const int keys = s.keys - first - half * kW;
     float* out = tile + half * kW;
     for (int c = 0; c < s.key_dim; c += kW) {
-      if (lines > 0) PrefetchLines(*s.ahead, lines);
+      PrefetchPart(s.ahead, part);
       const int channels = s.key_dim - c < kW ? s.key_dim - c : kW;
       const void* const* rows = s.k_rows + first + half * kW;
       F r[kW];
@@ -140,13 +140,14 @@ void IntegerScores(const AttentionSpan& s) {
   constexpr int kKeys = 2 * L::kWidth;
   constexpr int kRows = Keys::template kRows<L>;
   Keys::template Round<L>(s);
+  const uint32_t part = ShareOfLines(s, Tiles(s.keys, kKeys) * Keys::template Parts<L>(s));
   for (int first = 0; first < s.keys; first += kKeys) {
     LoadKeyScales<L, C>(s, first, s.row_scales);
-    Keys::template Transpose<L>(s, first, s.k_tile);
+    Keys::template Transpose<L>(s, first, part, s.k_tile);
     for (int row = 0; row < s.rows; row += kRows) {
-      WithRows<Keys::template ScoreRowsOf, L, kRows, const AttentionSpan&, int, const float*, const float*, float*>(
-          s.rows - row < kRows ? s.rows - row : kRows, s, row, s.k_tile, s.row_scales,
-          s.scores + row * kSpanKeys + first);
+      WithRows<Keys::template ScoreRowsOf, L, kRows, const AttentionSpan&, int, uint32_t, const float*, const float*,
+               float*>(s.rows - row < kRows ? s.rows - row : kRows, s, row, row == 0 ? part : 0, s.k_tile, s.row_scales,
+                       s.scores + row * kSpanKeys + first);
     }
   }
 }

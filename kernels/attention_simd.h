@@ -50,10 +50,10 @@ void ScaleWeights(const float* scales, int visible, float* weights) {
 template <class L, KvCodec C>
 void WidenValues(const AttentionSpan& s, int first, int values, float* tile) {
   constexpr int kW = L::kWidth;
-  const int lines = ValueLinesAPart(s);
+  const uint32_t part = ShareOfLines(s, Tiles(s.keys, kValuesAPart));
   for (int k = 0; k < values; ++k) {
     float* out = tile + k * s.value_stride;
-    if (k % kValuesAPart == 0 && lines > 0) PrefetchLines(*s.ahead, lines);
+    if (k % kValuesAPart == 0) PrefetchPart(s.ahead, part);
     const void* row = RowAt<char>(s.v_rows, first + k, s.v_offset);
     const void* scales = RowScales<C>(s, row, first + k);
     int c = 0;
@@ -141,7 +141,7 @@ struct AddRows {
       using F = typename L::F;
       constexpr int kW = L::kWidth;
       constexpr int kC = 4;
-      const int lines = ValueLinesAPart(s);
+      const uint32_t part = ShareOfLines(s, Tiles(s.keys, kValuesAPart) * (s.value_dim / (kC * kW)));
       for (int base = 0; base < s.value_dim; base += kC * kW) {
         F acc[R][kC];
 #pragma GCC unroll 16
@@ -150,7 +150,7 @@ struct AddRows {
           for (int i = 0; i < kC; ++i) acc[r][i] = L::Zero();
         }
         for (int k = 0; k < s.keys; ++k) {
-          if (base == 0 && k % kValuesAPart == 0 && lines > 0) PrefetchLines(*s.ahead, lines);
+          if (k % kValuesAPart == 0) PrefetchPart(s.ahead, part);
           const void* row = RowAt<char>(s.v_rows, k, s.v_offset);
           const void* scales = RowScales<C>(s, row, k);
           F w[R];

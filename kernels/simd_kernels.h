@@ -27,6 +27,7 @@ struct PrefetchQueue {
   const PrefetchRange* end;
   const char* at;  // in the range before `next`, as far as `stop`
   const char* stop;
+  uint32_t owed;  // 2^-16 of a line
 };
 
 // Always inlined: GCC 12 takes a function that only prefetches for one without effects, and drops its calls.
@@ -40,6 +41,14 @@ __attribute__((always_inline)) static inline void PrefetchLines(PrefetchQueue& q
     }
     __builtin_prefetch(queue.at, 0, 2);
   }
+}
+
+// 2^-16 of a line at a time. What is asked for faster than memory answers is not waited for but dropped: so evenly.
+__attribute__((always_inline)) static inline void PrefetchPart(PrefetchQueue* queue, uint32_t part) {
+  if (part == 0) return;
+  queue->owed += part;
+  PrefetchLines(*queue, static_cast<int>(queue->owed >> 16));
+  queue->owed &= 0xffff;
 }
 
 // Softmax attention of some rows over the keys of one span. A row is one query head of one token, scaled already, and
