@@ -24,7 +24,7 @@ struct KeysInBytes {
   static constexpr int kWordsAPart = 8;
   template <class L>
   static int Parts(const AttentionSpan& s) {
-    return 4 * Tiles(s.k_bytes / 4, L::kWidth) + s.key_dim / 4 / kWordsAPart;
+    return 2 * Tiles(s.k_bytes / 4, L::kWidth) + s.key_dim / 4 / kWordsAPart;
   }
 
   // The tile is [key_dim / 4][2 width] words of four channels each. int4's codes are in 0 .. 15 as they are stored.
@@ -32,15 +32,14 @@ struct KeysInBytes {
   static void Transpose(const AttentionSpan& s, int first, uint32_t part, float* tile) {
     using F = typename L::F;
     constexpr int kW = L::kWidth;
-    TransposeWords<L>(s, first, part, [tile](int word, F codes, int half) {
-      const auto store = [&](int at, F of_word) { L::Store(tile + (2 * at + half) * kW, of_word); };
+    TransposeWords<L>(s, first, part, [tile](int w, int i, F codes, int half) {
       if constexpr (C == KvCodec::kInt8) {
-        store(word, L::XorWords(codes, L::SetWord(0x80808080u)));
+        L::Store(tile + (2 * w + half) * kW + 2 * i * kW, L::XorWords(codes, L::SetWord(0x80808080u)));
       } else {
         // Four bytes of a group's sixteen: channels j .. j + 3 and j + 16 .. j + 19.
-        const int at = word / 4 * 8 + word % 4;
-        store(at, L::NibbleBytes(codes, 0));
-        store(at + 4, L::NibbleBytes(codes, 4));
+        float* out = tile + (4 * w + half) * kW + 2 * (i / 4 * 8 + i % 4) * kW;
+        L::Store(out, L::NibbleBytes(codes, 0));
+        L::Store(out + 8 * kW, L::NibbleBytes(codes, 4));
       }
     });
   }

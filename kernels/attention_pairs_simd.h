@@ -13,7 +13,7 @@ struct KeysInPairs {
   // Of what is asked for ahead with a tile.
   template <class L>
   static int Parts(const AttentionSpan& s) {
-    return 4 * Tiles(s.k_bytes / 4, L::kWidth);
+    return 2 * Tiles(s.k_bytes / 4, L::kWidth);
   }
 
   // The tile is [key_dim / 2][2 width] words. The pair 2 i holds channels 4 i and 4 i + 2, the next one 4 i + 1 and
@@ -22,14 +22,15 @@ struct KeysInPairs {
   static void Transpose(const AttentionSpan& s, int first, uint32_t part, float* tile) {
     using F = typename L::F;
     constexpr int kW = L::kWidth;
-    TransposeWords<L>(s, first, part, [tile](int word, F codes, int half) {
-      const auto store = [&](int pair, F of_pair) { L::Store(tile + (2 * pair + half) * kW, of_pair); };
+    TransposeWords<L>(s, first, part, [tile](int w, int i, F codes, int half) {
+      float* out = tile + ((C == KvCodec::kInt8 ? 4 : 8) * w + half) * kW;
+      const auto store = [out](int pair, F of_pair) { L::Store(out + 2 * pair * kW, of_pair); };
       if constexpr (C == KvCodec::kInt8) {
-        store(2 * word, L::EvenBytes(codes));
-        store(2 * word + 1, L::OddBytes(codes));
+        store(2 * i, L::EvenBytes(codes));
+        store(2 * i + 1, L::OddBytes(codes));
       } else {
         // Four bytes of a group's sixteen: channels j .. j + 3 and j + 16 .. j + 19.
-        const int pair = word / 4 * 16 + word % 4 * 2;
+        const int pair = i / 4 * 16 + i % 4 * 2;
         store(pair, L::NibblePairs(codes, 0));
         store(pair + 1, L::NibblePairs(codes, 8));
         store(pair + 8, L::NibblePairs(codes, 4));

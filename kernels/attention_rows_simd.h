@@ -104,9 +104,9 @@ void LoadValueScales(const AttentionSpan& s, float* out) {
   for (; k % L::kWidth != 0; ++k) out[k] = 0;
 }
 
-// Calls store(word, keys, half) with the word of the codes of `width` keys for each word of a row of K: keys [first,
-// first + width) where half is 0, the next ones where it is 1. Of keys beyond the span it is zero. `part` of what is
-// asked for ahead goes with each half of `width` words.
+// Calls store(w, i, codes, half) for each word w + i of a row of K, w a multiple of `width`, with that word of `width`
+// keys: keys [first, first + width) where half is 0, the next ones where it is 1. Of keys beyond the span it is zero.
+// `part` of what is asked for ahead goes with each `width` words of as many keys.
 template <class L, class Store>
 void TransposeWords(const AttentionSpan& s, int first, uint32_t part, const Store& store) {
   using F = typename L::F;
@@ -122,17 +122,18 @@ void TransposeWords(const AttentionSpan& s, int first, uint32_t part, const Stor
       if (keys >= kW && n == kW) {
 #pragma GCC unroll 16
         for (int k = 0; k < kW; ++k) r[k] = L::Load(RowAt<float>(rows, k, s.k_offset) + w);
-      } else {
+        L::Transpose(r);
 #pragma GCC unroll 16
-        for (int k = 0; k < kW; ++k)
-          r[k] = k < keys ? L::LoadWords(RowAt<float>(rows, k, s.k_offset) + w, n) : L::Zero();
+        for (int i = 0; i < kW; ++i) store(w, i, r[i], half);
+        continue;
       }
+#pragma GCC unroll 16
+      for (int k = 0; k < kW; ++k)
+        r[k] = k < keys ? L::LoadWords(RowAt<float>(rows, k, s.k_offset) + w, n) : L::Zero();
       L::Transpose(r);
 #pragma GCC unroll 16
       for (int i = 0; i < kW; ++i) {
-        if (i >= n) break;
-        if (i == kW / 2) PrefetchPart(s.ahead, part);
-        store(w + i, r[i], half);
+        if (i < n) store(w, i, r[i], half);
       }
     }
   }

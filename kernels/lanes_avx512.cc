@@ -162,10 +162,11 @@ struct Avx512 {
   }
   // Words of 24 bits as bytes: all low ones, all middle ones, all high ones.
   static void StoreByteThirds(float* p, F x) {
-    const __m512i words = _mm512_castps_si512(x);
-    StoreLowBytes(p, words);
-    StoreLowBytes(p + 4, _mm512_srli_epi32(words, 8));
-    StoreLowBytes(p + 8, _mm512_srli_epi32(words, 16));
+    // Bytes of four words together, then of all.
+    const __m512i fours = _mm512_set4_epi32(0x0f0b0703, 0x0e0a0602, 0x0d090501, 0x0c080400);
+    const __m512i together = _mm512_shuffle_epi8(_mm512_castps_si512(x), fours);
+    const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    _mm512_storeu_si512(p, _mm512_permutexvar_epi32(order, together));
   }
   // Bytes, and pairs of them, of a and b by turns, from the lower or the upper half of each 128 bits.
   static F InterleaveLowBytes(F a, F b) {
