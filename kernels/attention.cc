@@ -67,7 +67,6 @@ void Attention::Run(const PagedKv& kv, absl::Span<const AttentionSequence> seque
 int64_t Attention::ShareOut(const PagedKv& kv, absl::Span<const AttentionSequence> sequences, int threads,
                             Item* items) const {
   const int block_tokens = BlockTokens(shape_);
-  const size_t head_bytes = kSpanKeys * (kv.k.code_bytes + kv.k.scale_bytes + kv.v.code_bytes + kv.v.scale_bytes);
   int64_t head_spans = 0;  // over all blocks, if each head were an item
   for (const AttentionSequence& s : sequences) {
     for (int64_t first = 0; first < s.tokens; first += block_tokens)
@@ -75,7 +74,7 @@ int64_t Attention::ShareOut(const PagedKv& kv, absl::Span<const AttentionSequenc
           SpanCut{s.sinks}.spans(s.start_position + std::min(first + block_tokens, s.tokens)) * shape_.kv_heads;
   }
   const int64_t shares = int64_t{kItemsPerThread} * threads;
-  const int64_t heads_max = std::min<int64_t>(head_spans / shares, kSpanBytes / head_bytes);
+  const int64_t heads_max = std::min<int64_t>(head_spans / shares, kSpanBytes / HeadBytes(kv));
   int64_t count = 0;
   int64_t partials = 0;
   for (const AttentionSequence& s : sequences) {
@@ -165,8 +164,8 @@ void Attention::FindKeys(const PagedKv& kv, const AttentionSequence& sequence, i
   });
 }
 
-// The memory of a plane's rows of the item's heads of a span, in the order of addresses.
-PrefetchQueue Attention::QueueRows(const PagedKv& kv, const KvRows& plane, const Item& item, int64_t first_key,
+// The memory of the item's heads of a span, of K, of V or of both, in the order of addresses.
+PrefetchQueue Attention::QueueRows(const PagedKv& kv, bool of_k, bool of_v, const Item& item, int64_t first_key,
                                    int keys, PrefetchRange* ranges) const {
   const auto all_heads = static_cast<size_t>(shape_.kv_heads);
   const auto heads = static_cast<size_t>(item.heads);
@@ -176,14 +175,18 @@ PrefetchQueue Attention::QueueRows(const PagedKv& kv, const KvRows& plane, const
     if (row_bytes != 0) *end++ = {begin, begin + rows * row_bytes};
   };
   ForRuns(kv, *item.sequence, first_key, keys, [&](int, int n, size_t page, int slot) {
-    // Codes of a few heads have gaps from token to token; those of all heads do not, and scales are too small to tell.
-    const size_t row = static_cast<size_t>(slot) * all_heads;
-    const int step = heads == all_heads ? n : 1;
-    for (int t = 0; t < n; t += step) {
-      add(plane.codes + page, row + static_cast<size_t>(t) * all_heads + static_cast<size_t>(item.first_head),
-          static_cast<size_t>(step - 1) * all_heads + heads, plane.code_bytes);
+    for (const KvRows* plane : {&kv.k, &kv.v}) {
+      if (!(plane == &kv.k ? of_k : of_v)) continue;
+      // Codes of a few heads have gaps from token to token; those of all heads do not, and scales are too small to
+      // tell.
+      const size_t row = static_cast<size_t>(slot) * all_heads;
+      const int step = heads == all_heads ? n : 1;
+      for (int t = 0; t < n; t += step) {
+        add(plane->codes + page, row + static_cast<size_t>(t) * all_heads + static_cast<size_t>(item.first_head),
+            static_cast<size_t>(step - 1) * all_heads + heads, plane->code_bytes);
+      }
+      add(plane->scales + page, row, static_cast<size_t>(n) * all_heads, plane->scale_bytes);
     }
-    add(plane.scales + page, row, static_cast<size_t>(n) * all_heads, plane.scale_bytes);
   });
   return {ranges, end, nullptr, nullptr, 0};
 }
@@ -244,13 +247,17 @@ void Attention::RunItem(const Work& work, const Item& item, int thread) {
   const int64_t first_position = sequence.start_position + item.first_token;
   const int64_t end = first_position + item.tokens;
   const bool values_within = kv.v.codes == kv.k.codes;  // of the keys
+  // Where two spans do not stay in a second-level cache, a plane of one and a plane of the next do.
+  const bool by_plane = !values_within && static_cast<size_t>(item.heads) * HeadBytes(kv) > kAheadBytes;
   const int last_span = item.first_span + item.spans - 1;
   PrefetchQueue ahead = {};
-  const auto queue = [&](const KvRows& plane, int span) {
-    ahead = span > last_span ? PrefetchQueue{}
-                             : QueueRows(kv, plane, item, cut.first_key(span), cut.keys(span, end), s.ranges);
+  const auto queue = [&](bool of_k, bool of_v, int span) {
+    ahead = {};
+    if (span > last_span) return 0;
+    ahead = QueueRows(kv, of_k, of_v, item, cut.first_key(span), cut.keys(span, end), s.ranges);
+    return Lines(ahead);
   };
-  queue(kv.k, item.first_span);
+  queue(true, !by_plane && !values_within, item.first_span);
   PrefetchLines(ahead, INT_MAX);
   for (int span = item.first_span; span <= last_span; ++span) {
     if (span == item.first_span || cut.of_sinks(span) != cut.of_sinks(span - 1)) {
@@ -263,7 +270,6 @@ void Attention::RunItem(const Work& work, const Item& item, int thread) {
       s.visible[r] =
           static_cast<int32_t>(std::clamp<int64_t>(first_position + r / Group(shape_) + 1 - first_key, 0, keys));
     }
-    // While one plane is read for all heads, the next is asked for; no more of both than a second-level cache holds.
     const auto for_heads = [&](int lines, void (*run)(const AttentionSpan&), const auto& then) {
       for (int h = 0; h < item.heads; ++h) {
         AttentionSpan one = SpanOf(kv, item.first_head + h, rows, keys, s);
@@ -279,12 +285,15 @@ void Attention::RunItem(const Work& work, const Item& item, int thread) {
         then(h);
       }
     };
-    queue(values_within ? kv.k : kv.v, values_within ? span + 1 : span);
-    const int lines = Lines(ahead) / (values_within ? 2 : 1);
-    for_heads(lines, work.kernels->weigh_keys, [](int) {});
-    if (!values_within) queue(kv.k, span + 1);
-    for_heads(values_within ? lines : Lines(ahead), work.kernels->sum_values,
-              [&](int h) { KeepSpan(work, item, h * rows, rows, span, s); });
+    const auto keep = [&](int h) { KeepSpan(work, item, h * rows, rows, span, s); };
+    if (by_plane) {
+      for_heads(queue(false, true, span), work.kernels->weigh_keys, [](int) {});
+      for_heads(queue(true, false, span + 1), work.kernels->sum_values, keep);
+    } else {
+      const int half = (queue(true, !values_within, span + 1) + 1) / 2;
+      for_heads(half, work.kernels->weigh_keys, [](int) {});
+      for_heads(half, work.kernels->sum_values, keep);
+    }
   }
   if (item.partial < 0) WriteRows(work, item, s);
 }

@@ -107,7 +107,7 @@ class Attention {
   void ForRuns(const PagedKv& kv, const AttentionSequence& sequence, int64_t first_key, int keys, const F& found) const;
   void FindKeys(const PagedKv& kv, const AttentionSequence& sequence, int64_t first_key, int keys,
                 const Scratch& s) const;
-  PrefetchQueue QueueRows(const PagedKv& kv, const KvRows& plane, const Item& item, int64_t first_key, int keys,
+  PrefetchQueue QueueRows(const PagedKv& kv, bool of_k, bool of_v, const Item& item, int64_t first_key, int keys,
                           PrefetchRange* ranges) const;
   static int Lines(const PrefetchQueue& queue);
   void RunItem(const Work& work, const Item& item, int thread);

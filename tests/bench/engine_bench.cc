@@ -23,7 +23,7 @@ double Seconds() { return std::chrono::duration<double>(std::chrono::steady_cloc
 
 class Engine {
  public:
-  static StatusOr<Engine> Create(const std::string& path, int threads) {
+  static StatusOr<Engine> Create(const std::string& path, int threads, KvCodec store) {
     Engine engine;
     SLUICE_RETURN_IF_ERROR(SetIsaFromEnvironment());
     SLUICE_ASSIGN_OR_RETURN(engine.checkpoint_, OpenCheckpoint(path));
@@ -32,7 +32,7 @@ class Engine {
         Transformer::Create(engine.checkpoint_.get(),
                             {.threads = threads, .batch_tokens_max = kBatchTokens, .logit_rows_max = kStreams}));
     const KvPoolOptions kv = {.layout = KvLayout::Of(engine.transformer_->config()),
-                              .codec = KvCodec::kBf16,
+                              .codec = store,
                               .page_tokens = kPageTokens,
                               .pages = kStreams * 512 / kPageTokens};
     SLUICE_ASSIGN_OR_RETURN(engine.kv_, KvPool::Create(kv));
@@ -120,8 +120,9 @@ std::vector<Case> Cases() {
   };
 }
 
-Status Run(const std::string& model, const std::string& name, int threads, int repeat) {
-  SLUICE_ASSIGN_OR_RETURN(Engine engine, Engine::Create(model, threads));
+Status Run(const std::string& model, const std::string& name, int threads, int repeat, std::string_view store) {
+  SLUICE_ASSIGN_OR_RETURN(const KvCodec codec, ParseKvCodec(store));
+  SLUICE_ASSIGN_OR_RETURN(Engine engine, Engine::Create(model, threads, codec));
   engine.Prefill(64);
   for (const Case& c : Cases()) {
     if (name != "all" && name != c.name) continue;
@@ -140,14 +141,15 @@ Status Run(const std::string& model, const std::string& name, int threads, int r
 
 int main(int argc, char** argv) {
   CLI::App app("Speed of the engine, as JSON lines");
-  std::string model, name = "all";
+  std::string model, name = "all", store = "bf16";
   int threads = 2, repeat = 1;
   app.add_option("--model", model, "GGUF file or Hugging Face folder")->required();
   app.add_option("--case", name, "one case, or all");
+  app.add_option("--store", store, "KV codec of the cache");
   app.add_option("--threads", threads, "compute threads");
   app.add_option("--repeat", repeat, "runs of each case");
   CLI11_PARSE(app, argc, argv);
-  const sluice::Status status = sluice::Run(model, name, threads, repeat);
+  const sluice::Status status = sluice::Run(model, name, threads, repeat, store);
   if (!status.ok()) std::fprintf(stderr, "%s\n", status.ToString().c_str());
   return status.ok() ? 0 : 1;
 }
