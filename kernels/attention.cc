@@ -319,7 +319,8 @@ void Attention::KeepSpan(const Work& work, const Item& item, int first_row, int 
       slot[1] = s.span_sum[row];
       std::copy(acc, acc + dims, slot + kDimPad);
     } else if (s.visible[r] > 0) {
-      work.kernels->merge_span({s.max + row, s.sum + row, s.acc + row * dims, s.span_max[row], s.span_sum[row], acc, dims});
+      work.kernels->merge_span(
+          {s.max + row, s.sum + row, s.acc + row * dims, s.span_max[row], s.span_sum[row], acc, dims});
     }
   }
 }

@@ -111,8 +111,8 @@ struct KeysInPairs {
             acc[0][r][1] = L::AddWords(acc[0][r][1], acc[i][r][1]);
           }
           const F worth = L::Set(s.q_scales[row + r]);
-          StoreScores<L>(L::WordsToF32(acc[0][r][0]), L::WordsToF32(acc[0][r][1]), L::Mul(s0, worth),
-                         L::Mul(s1, worth), /*add=*/g > 0, scores + r * kSpanKeys);
+          StoreScores<L>(L::WordsToF32(acc[0][r][0]), L::WordsToF32(acc[0][r][1]), L::Mul(s0, worth), L::Mul(s1, worth),
+                         /*add=*/g > 0, scores + r * kSpanKeys);
         }
       }
     }

@@ -22,15 +22,15 @@ void WithRows(int rows, Args... args) {
   F<L, Max>::Run(args...);
 }
 
-// What is asked for ahead with each of `parts` parts of the work, in 2^-16 of a line.
-static inline uint32_t ShareOfLines(const AttentionSpan& s, int parts) {
-  const auto lines = static_cast<uint32_t>(s.ahead_lines) << 16;
-  return (lines + static_cast<uint32_t>(parts) - 1) / static_cast<uint32_t>(parts);
-}
 static inline int Tiles(int n, int of) { return (n + of - 1) / of; }
 
-// With each few values.
+// What is asked for ahead with each of `parts` parts of the work, in 2^-16 of a line (PrefetchPart). Such a part is
+// that many values, or some words of keys.
 constexpr int kValuesAPart = 4;
+static inline uint32_t ShareOfLines(const AttentionSpan& s, int parts) {
+  const uint64_t lines = static_cast<uint64_t>(s.ahead_lines) << 16;
+  return static_cast<uint32_t>((lines + static_cast<uint64_t>(parts) - 1) / static_cast<uint64_t>(parts));
+}
 
 template <class T>
 const T* RowAt(const void* const* rows, int k, size_t offset) {
@@ -128,8 +128,7 @@ void TransposeWords(const AttentionSpan& s, int first, uint32_t part, const Stor
         continue;
       }
 #pragma GCC unroll 16
-      for (int k = 0; k < kW; ++k)
-        r[k] = k < keys ? L::LoadWords(RowAt<float>(rows, k, s.k_offset) + w, n) : L::Zero();
+      for (int k = 0; k < kW; ++k) r[k] = k < keys ? L::LoadWords(RowAt<float>(rows, k, s.k_offset) + w, n) : L::Zero();
       L::Transpose(r);
 #pragma GCC unroll 16
       for (int i = 0; i < kW; ++i) {
@@ -144,8 +143,8 @@ struct Rounding {
   float factor;
   float worth;
 };
-// For floats whose largest magnitude, as bits, becomes `top`. Of next to nothing everywhere nothing is left; where there
-// is an infinity or a NaN, whatever comes of it is worth NaN.
+// For floats whose largest magnitude, as bits, becomes `top`. Of next to nothing everywhere nothing is left; where
+// there is an infinity or a NaN, whatever comes of it is worth NaN.
 static inline Rounding RoundingTo(float top, uint32_t max_bits) {
   float max;
   __builtin_memcpy(&max, &max_bits, sizeof(max));

@@ -200,8 +200,7 @@ void SumValuesOf(const AttentionSpan& s) {
   if constexpr (HasRowScale(C)) LoadValueScales<L, C>(s, s.row_scales);
   if constexpr (L::kDotsBytes && C == KvCodec::kInt8) return AddByteValuesOfAll<L>(s);
   if constexpr (HasRowScale(C)) {
-    for (int row = 0; row < s.rows; ++row)
-      ScaleWeights<L>(s.row_scales, s.visible[row], s.scores + row * kSpanKeys);
+    for (int row = 0; row < s.rows; ++row) ScaleWeights<L>(s.row_scales, s.visible[row], s.scores + row * kSpanKeys);
   }
   if (ReadsValuesOnce<L>(s)) {
     WithRows<AddRows<C>::template Of, L, L::kValueRows, const AttentionSpan&>(s.rows, s);

@@ -243,8 +243,8 @@ struct Avx2 {
   }
 };
 
-constexpr SimdKernels kKernels = {WeighKeys<Avx2>, SumValues<Avx2>, SumColumns<Avx2>, MergeSpan<Avx2>,       RmsNormRow<Avx2>,
-                                  RopeHead<Avx2>,   SiluMulRow<Avx2>, CodecKernelsOf<Avx2>()};
+constexpr SimdKernels kKernels = {WeighKeys<Avx2>,  SumValues<Avx2>, SumColumns<Avx2>, MergeSpan<Avx2>,
+                                  RmsNormRow<Avx2>, RopeHead<Avx2>,  SiluMulRow<Avx2>, CodecKernelsOf<Avx2>()};
 
 }  // namespace
 

@@ -276,8 +276,8 @@ struct Avx512 {
   }
 };
 
-constexpr SimdKernels kKernels = {WeighKeys<Avx512>, SumValues<Avx512>, SumColumns<Avx512>, MergeSpan<Avx512>,       RmsNormRow<Avx512>,
-                                  RopeHead<Avx512>,   SiluMulRow<Avx512>, CodecKernelsOf<Avx512>()};
+constexpr SimdKernels kKernels = {WeighKeys<Avx512>,  SumValues<Avx512>, SumColumns<Avx512>, MergeSpan<Avx512>,
+                                  RmsNormRow<Avx512>, RopeHead<Avx512>,  SiluMulRow<Avx512>, CodecKernelsOf<Avx512>()};
 
 }  // namespace
 

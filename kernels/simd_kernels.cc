@@ -6,7 +6,8 @@
 namespace sluice {
 
 const SimdKernels* PortableKernels() {
-  static constexpr SimdKernels kernels = {WeighKeysPortable, SumValuesPortable,
+  static constexpr SimdKernels kernels = {WeighKeysPortable,
+                                          SumValuesPortable,
                                           SumColumnsPortable,
                                           MergeSpanPortable,
                                           RmsNormRowPortable,

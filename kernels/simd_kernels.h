@@ -43,7 +43,7 @@ __attribute__((always_inline)) static inline void PrefetchLines(PrefetchQueue& q
   }
 }
 
-// 2^-16 of a line at a time. What is asked for faster than memory answers is not waited for but dropped: so evenly.
+// `part` of a line, in 2^-16, at a time: evenly, as what is asked for faster than memory answers is dropped.
 __attribute__((always_inline)) static inline void PrefetchPart(PrefetchQueue* queue, uint32_t part) {
   if (part == 0) return;
   queue->owed += part;
@@ -113,8 +113,8 @@ struct AttentionColumns {
 };
 
 struct SimdKernels {
-  // The two halves of attention over a span, in this order: `scores`, `max`, `sum` and `weights` of its keys, then `out`
-  // of its values.
+  // The two halves of attention over a span, in this order: `scores`, `max`, `sum` and `weights` of its keys, then
+  // `out` of its values.
   void (*weigh_keys)(const AttentionSpan& span);
   void (*sum_values)(const AttentionSpan& span);
   void (*sum_columns)(const AttentionColumns& columns);

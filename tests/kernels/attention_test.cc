@@ -257,6 +257,48 @@ TEST_P(AttentionOn, HalfTheCodesAtTwiceTheScaleAreTheSameRow) {
   }
 }
 
+// All codes at their largest, of both signs, and queries whose channels are all alike once rotated: sums of products
+// are as large as they can be.
+TEST_P(AttentionOn, TheLargestCodesOverflowNoSum) {
+  for (const KvCodec codec : {KvCodec::kInt8, KvCodec::kInt4}) {
+    for (const int dim : {32, 128, 512, 1024}) {
+      SCOPED_TRACE(absl::StrCat(std::string(Name(codec)), " of ", dim));
+      const AttentionShape shape = {4, 1, dim, dim, 1.0f};
+      constexpr int64_t kTokens = 256;
+      PagedCache cache(shape, {.codec = codec}, {kTokens});
+      // The first half of the keys are the largest, the others the smallest; values all alike.
+      const bool int8 = codec == KvCodec::kInt8;
+      for (int64_t t = 0; t < kTokens; ++t) {
+        for (const bool value : {false, true}) {
+          const bool largest = value || t < kTokens / 2;
+          std::byte* codes = cache.Codes(0, t, 0, value);
+          const auto code = static_cast<std::byte>(int8 ? (largest ? 127 : -127) : (largest ? 0xff : 0x11));
+          std::fill(codes, codes + (int8 ? dim : dim / 2), code);
+          std::byte* scales = cache.Scales(0, t, 0, value);
+          if (int8) *reinterpret_cast<float*>(scales) = 1.0f / 127;
+          for (int g = 0; !int8 && g < dim / 32; ++g) reinterpret_cast<uint16_t*>(scales)[g] = F32ToF16(0.125f);
+        }
+      }
+      // A row of ones, and q, are one channel before they are rotated.
+      const float one = (int8 ? 1.0f : 7 * 0.125f) * std::sqrt(static_cast<float>(dim));
+      std::vector<float> q(static_cast<size_t>(4 * dim), 0.0f);
+      for (int h = 0; h < 4; ++h) q[static_cast<size_t>(h * dim)] = static_cast<float>(h - 2) / one;
+      AttentionSequence sequence = {0, 1, kTokens - 1, cache.pages(0)};
+      std::vector<float> weights(static_cast<size_t>(4 * Attention::WeightsStride(kTokens)));
+      sequence.weights = weights.data();
+      sequence.weights_stride = Attention::WeightsStride(kTokens);
+      const std::vector<float> out = Run(shape, cache, {sequence}, q, 1);
+      for (int h = 0; h < 4; ++h) {
+        const double score = h - 2;
+        const double largest = std::exp(score) / (std::exp(score) + std::exp(-score)) / (kTokens / 2);
+        EXPECT_NEAR(weights[static_cast<size_t>(h * sequence.weights_stride)], largest, 1e-4 * largest);
+        for (int c = 0; c < dim; ++c)
+          ASSERT_NEAR(out[static_cast<size_t>(h * dim + c)], c == 0 ? one : 0.0f, 1e-5 * one) << h << " " << c;
+      }
+    }
+  }
+}
+
 // A poisoned row can never look like an answer to those who see it, and is nothing to those who do not.
 TEST_P(AttentionOn, PoisonedRowsReachThoseWhoSeeThemOnly) {
   const AttentionShape shape = MakeShape({2, 1, 64, 64});
