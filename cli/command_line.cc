@@ -4,6 +4,7 @@
 
 #include "CLI/CLI.hpp"
 #include "cli/subcommand.h"
+#include "kernels/isa.h"
 
 namespace sluice {
 namespace {
@@ -75,7 +76,8 @@ int RunCommandLine(const std::vector<std::string>& arguments, std::istream& in, 
   for (const auto& command : commands) {
     if (!command->app().parsed()) continue;
     if (const Status status = command->Check(); !status.ok()) return Usage(app, std::string(status.message()), err);
-    const Status status = command->Run({in, out, err});
+    Status status = SetIsaFromEnvironment();
+    if (status.ok()) status = command->Run({in, out, err});
     out.flush();
     if (status.ok()) return 0;
     err << "sluice: " << OneLine(std::string(status.message())) << "\n";

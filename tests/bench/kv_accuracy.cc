@@ -10,6 +10,7 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_format.h"
+#include "kernels/isa.h"
 #include "tests/model/engine_fixture.h"
 #include "tests/model/goldens.h"
 
@@ -74,6 +75,8 @@ int main(int argc, char** argv) {
       ->capture_default_str()
       ->check(CLI::Range(1, 4096));
   CLI11_PARSE(app, argc, argv);
+  const sluice::Status isa = sluice::SetIsaFromEnvironment();
+  SLUICE_CHECK(isa.ok(), "", isa.ToString());
   sluice::Run(options);
   return 0;
 }

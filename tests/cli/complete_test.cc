@@ -2,6 +2,7 @@
 #include "absl/strings/str_join.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "kernels/isa.h"
 #include "nlohmann/json.hpp"
 #include "tests/cli/command_line_runner.h"
 #include "tests/model/goldens.h"
@@ -123,6 +124,22 @@ TEST(Complete, PrintsIdsWhereTheModelHasNoTokenizer) {
                                               "5,6,7", "--max-tokens", "3", "--ignore-eos", "--threads", "1"});
   ASSERT_EQ(result.status, 0) << result.err;
   EXPECT_THAT(result.out, testing::MatchesRegex("[0-9]+ [0-9]+ [0-9]+ \n"));
+}
+
+TEST(Complete, RunsOnTheInstructionSetThatTheEnvironmentNames) {
+  const std::vector<std::string> arguments = {
+      "complete", "--model", SLUICE_TEST_DATA "/tiny/llama-mha", "--prompt-ids", "5,6,7", "--max-tokens",
+      "2",        "--json"};
+  setenv("SLUICE_CPU", "portable", 1);
+  EXPECT_EQ(RunSluice(arguments).status, 0);
+  EXPECT_EQ(ActiveIsa(), Isa::kPortable);
+  setenv("SLUICE_CPU", "sse", 1);
+  const CommandLineResult wrong = RunSluice(arguments);
+  EXPECT_EQ(wrong.status, 1);
+  EXPECT_THAT(wrong.err, testing::AllOf(HasSubstr("\"sse\""), HasSubstr("portable, avx2, avx512")));
+  unsetenv("SLUICE_CPU");
+  EXPECT_EQ(RunSluice(arguments).status, 0);
+  EXPECT_EQ(ActiveIsa(), SupportedIsas().back());
 }
 
 TEST(Complete, EndsWithStatusOneAndTheReason) {
