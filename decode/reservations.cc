@@ -154,10 +154,10 @@ PageDemand Reservations::LeasedAtFirst(const PageDemand& demand) const {
 }
 
 int64_t Reservations::Promisable(int64_t own) const {
-  if (!parked_.empty()) return 0;  // whoever is parked comes first
+  if (FirstToReturn() != nullptr) return 0;
   int64_t promised = pool_->pages_total() - pages_available();
   for (const auto& [id, reservation] : by_id_) {
-    promised += reservation.pages_to_come;
+    promised += reservation.pages_to_come + reservation.parked.pages();
     own = std::max(own, reservation.pages_own_max);
   }
   const int64_t without_park = pool_->pages_total() - promised;
@@ -313,8 +313,10 @@ std::optional<ReservationId> Reservations::NextToPark() const {
     if (reservation.state == ReservationState::kRunning) running.emplace(reservation.age, &reservation);
   }
   if (running.size() < 2) return std::nullopt;
-  for (const auto& [age, reservation] : running) {
-    if (!OwnPages(*reservation).empty()) return reservation->id;
+  for (const bool behind : {true, false}) {
+    for (const auto& [age, reservation] : running) {
+      if (reservation->reader_behind == behind && !OwnPages(*reservation).empty()) return reservation->id;
+    }
   }
   return std::nullopt;
 }
@@ -342,19 +344,26 @@ int64_t Reservations::GrowthAhead(const Reservation& reservation) const {
                            int64_t{pool_->PagesFor(options_.growth_tokens)} * reservation.demand.choices);
 }
 
+const Reservation* Reservations::FirstToReturn() const {
+  for (const auto& [age, id] : parked_) {
+    if (const Reservation& reservation = by_id_.at(id); !reservation.reader_behind) return &reservation;
+  }
+  return nullptr;
+}
+
 // Room for growth, so that it is not parked again at once: the copies are paid for by some steps at least.
 std::optional<ReservationId> Reservations::NextToReturn() const {
-  if (parked_.empty()) return std::nullopt;
-  const Reservation& oldest = by_id_.at(parked_.begin()->second);
+  const Reservation* oldest = FirstToReturn();
+  if (oldest == nullptr) return std::nullopt;
   bool alone = true;
-  int64_t room = oldest.parked.pages() + GrowthAhead(oldest);
+  int64_t room = oldest->parked.pages() + GrowthAhead(*oldest);
   for (const auto& [id, reservation] : by_id_) {
     if (reservation.state != ReservationState::kRunning) continue;
     alone = false;
     room += GrowthAhead(reservation);
   }
-  if (pages_available() < (alone ? oldest.parked.pages() : room)) return std::nullopt;
-  return oldest.id;
+  if (pages_available() < (alone ? oldest->parked.pages() : room)) return std::nullopt;
+  return oldest->id;
 }
 
 Status Reservations::Return(absl::Time now, ReservationId id) {

@@ -4,11 +4,13 @@
 //
 // With a park (KvPark), a reservation leases its prompt's pages and a few more, and grows. Where there is no page left,
 // the youngest running request is parked: its pages leave the pool, as they are, and come back when there is room. The
-// order is that of Reserve and nothing else:
+// order is that of Reserve, but for requests that wait for their readers, which have no use for pages:
 // - Promised is what the pool and the park hold together: whatever requests do, there is room to park the youngest, and
 //   each request alone fits into the pool beside the prefixes in use. What does not fit into that is refused.
-// - While anyone is parked, nobody new is taken, and the oldest parked request is the first to come back.
-// So the oldest always runs, and ends, by its max_tokens or its deadline, and each becomes the oldest in its turn.
+// - Who waits for its reader is parked before others, and comes back only once it is read.
+// - While anyone else is parked, nobody new is taken, and the oldest of them is the first to come back.
+// So of those whose readers read the oldest always runs, and ends, by its max_tokens or its deadline, and each becomes
+// the oldest in its turn.
 //
 // Words: the *tenure* of a reservation is its generation: which holder of a ticket may write. Rearm begins a new one,
 // and what the former holder still sends is told by its number and dropped. The *epoch* is this process's incarnation.
@@ -88,6 +90,7 @@ struct Reservation {
   ReservationState state = ReservationState::kArmed;
   PageDemand demand;
   bool attached = false;        // somebody listens to its tokens
+  bool reader_behind = false;   // every choice that goes on waits until tokens are read
   absl::Time deadline;          // of the reservation; moves with every sign of life
   absl::Time request_deadline;  // never moves; `deadline` is never past it
   int64_t cached_tokens = 0;    // of the prompt, whose KV is here: whole pages, shared, written by nobody
@@ -169,11 +172,15 @@ class Reservations {
 
   // Where there is a page for each of the first `slots` slots of the choice now. REQUIRES: running.
   bool Grow(ReservationId id, int choice, int64_t slots);
-  // The youngest running request that has pages to give; none where no other one runs or where there is no park.
+  // Whether every choice of a running or parked request that goes on waits for its reader.
+  void OnReader(ReservationId id, bool behind) { by_id_.at(id).reader_behind = behind; }
+  // The youngest running request that has pages to give, or that of those that wait for their readers; none where no
+  // other one runs or where there is no park.
   std::optional<ReservationId> NextToPark() const;
   // Moves its pages into the park. An error, with nothing changed, is the park's. REQUIRES: NextToPark.
   Status Park(absl::Time now, ReservationId id);
-  // The oldest parked request, where there is room for it and for some growth of all that run.
+  // The oldest parked request that does not wait for its reader, where there is room for it and for some growth of all
+  // that run.
   std::optional<ReservationId> NextToReturn() const;
   // Brings its pages back. An error, with nothing changed, is the park's. REQUIRES: NextToReturn.
   Status Return(absl::Time now, ReservationId id);
@@ -204,6 +211,8 @@ class Reservations {
   PageDemand LeasedAtFirst(const PageDemand& demand) const;
   // How many pages a new request may be promised in all, of which `own` are the most that it would hold alone.
   int64_t Promisable(int64_t own) const;
+  // Null where nobody is parked who could go on.
+  const Reservation* FirstToReturn() const;
   // Pages that are left free for the reservation to grow when somebody returns.
   int64_t GrowthAhead(const Reservation& reservation) const;
   // Pages that nothing but this reservation's choices uses, each once.

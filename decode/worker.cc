@@ -78,6 +78,7 @@ void Worker::Turn(absl::Time wait_until) {
     std::visit([this](auto& each) { Handle(std::move(each)); }, message);
   }
   ExpireOverdue();
+  NoteReaders();
   ReturnParked();
   Step();
   if (!prefills_.empty()) RunChunk();

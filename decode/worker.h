@@ -181,6 +181,8 @@ class Worker {
   bool HasWork() const;
   bool PagesHaveComeBack() const;
   void Step();
+  // Which requests have no use for pages until they are read.
+  void NoteReaders();
   // Parked requests come back as long as there is room.
   void ReturnParked();
   void LookForPagesAgain();

@@ -125,6 +125,17 @@ void Worker::Step() {
   metrics_->step_sequences.Observe(static_cast<double>(chosen.size()));
 }
 
+void Worker::NoteReaders() {
+  if (park_ == nullptr) return;
+  std::unordered_map<ReservationId, bool> behind;
+  for (const Sequence& sequence : sequences_) {
+    const bool full = requests_.at(sequence.reservation)->stream()->Full(static_cast<uint32_t>(sequence.choice));
+    const auto [it, first] = behind.try_emplace(sequence.reservation, full);
+    it->second &= full;
+  }
+  for (const auto& [id, all_wait] : behind) reservations_.OnReader(id, all_wait);
+}
+
 void Worker::ReturnParked() {
   while (const auto id = reservations_.NextToReturn()) {
     if (const Status returned = reservations_.Return(clock_->Now(), *id); !returned.ok()) {

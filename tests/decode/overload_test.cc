@@ -104,15 +104,28 @@ TEST_F(ParkedWorkerTest, AClientThatLeavesOrADeadlineEndsAParkedRequest) {
   ExpectNothingHeld();
 }
 
-// A page that waits for nothing is no work: the engine sleeps.
-TEST_F(ParkedWorkerTest, AReaderThatDoesNotReadHoldsNobodyUpForEver) {
-  std::vector<Held> held = ReserveMany(3, 160);
-  // Only the last one reads. The others fill their streams and pause, with the pages that they have.
-  TurnUntil([&] { return Read(held[2]); });
-  ExpectAnswered(held[2]);
-  TurnUntil([&] { return Read(held[0]) & Read(held[1]); });
-  ExpectAnswered(held[0]);
-  ExpectAnswered(held[1]);
+// Neither those who run beside its request nor those who come: it is parked, though it is the oldest. It has no use for
+// pages, so the engine sleeps.
+TEST_F(ParkedWorkerTest, AReaderThatDoesNotReadHoldsNobodyUp) {
+  std::vector<Held> held = ReserveMany(2, 160);
+  TurnUntil([&] {
+    Read(held[0]);
+    Read(held[1]);
+    return held[0].tokens[0].size() >= 80 && held[1].tokens[0].size() >= 80;
+  });
+  EXPECT_EQ(metrics_.parkings.Value(), 0);
+  for (int i = 2; i < 5; ++i) {
+    held.push_back(ReserveLocal(Prompt(20, i), Sampling(160)));
+    TurnUntil([&] { return Read(held.back()); });
+    ExpectAnswered(held.back());
+    EXPECT_GT(metrics_.requests_parked.Value(), 0);
+  }
+  TurnUntil([&] { return worker_->NextTurn() > absl::InfinitePast(); });
+  for (size_t i = 0; i < 2; ++i) {
+    TurnUntil([&] { return Read(held[i]); });
+    ExpectAnswered(held[i]);
+  }
+  EXPECT_EQ(metrics_.parkings.Value(), metrics_.returns.Value());
   ExpectNothingHeld();
 }
 
@@ -209,6 +222,7 @@ class TenHours : public ParkedWorkerTest, public testing::WithParamInterface<uin
     absl::Duration time;  // of the whole request
     absl::Time tries_again;
     std::optional<absl::Time> leaves;
+    absl::Time reads_again;
     bool accepted = false;
   };
 
@@ -253,6 +267,8 @@ class TenHours : public ParkedWorkerTest, public testing::WithParamInterface<uin
       ++left_;
       return true;
     }
+    if (clock_.Now() < client.reads_again) return false;
+    if (Chance() < 0.0002) client.reads_again = clock_.Now() + absl::Minutes(Between(1, 20));
     if (!Read(client.held)) return false;
     if (client.held.end->ok()) {
       ExpectAnswered(client.held);

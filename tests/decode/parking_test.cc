@@ -156,6 +156,35 @@ TEST_F(ParkingTest, TheYoungestLeavesAndTheOldestIsTheFirstToComeBack) {
   EXPECT_TRUE(std::holds_alternative<const Reservation*>(*TryReserve({1, 1, 1})));
 }
 
+TEST_F(ParkingTest, WhoWaitsForItsReaderLeavesFirstKeepsNobodyOutAndComesBackWhenItIsRead) {
+  Create(20, 34);
+  const ReservationId a = Running(12, 37);
+  const ReservationId b = Running(12, 37);
+  const ReservationId c = Running(12, 37);
+  ASSERT_TRUE(reservations_->Grow(c, 0, 36));
+  EXPECT_FALSE(reservations_->Grow(c, 0, 44));
+  reservations_->OnReader(a, true);
+  EXPECT_EQ(reservations_->NextToPark(), a);
+  Park(a);
+  ASSERT_TRUE(reservations_->Grow(c, 0, 44));
+  EXPECT_FALSE(reservations_->NextToReturn());
+  // What it was promised is counted wherever its pages are: of 54, three times 12, and 12 for the largest.
+  EXPECT_TRUE(std::holds_alternative<NoRoom>(*TryReserve({1, 4 * 7, 1})));
+  const ReservationId d = Running(1, 8);
+  EXPECT_EQ(reservations_->NextToPark(), d) << "nobody else waits for a reader";
+  reservations_->OnReader(b, true);
+  EXPECT_EQ(reservations_->NextToPark(), b);
+  reservations_->OnReader(b, false);
+  // Read at last, it comes before anybody new, as soon as there is room.
+  reservations_->OnReader(a, false);
+  EXPECT_TRUE(std::holds_alternative<NoRoom>(*TryReserve({1, 1, 1})));
+  EXPECT_FALSE(reservations_->NextToReturn());
+  EXPECT_TRUE(reservations_->OnFinish(clock_.Now(), c));
+  EXPECT_EQ(reservations_->NextToReturn(), a);
+  Return(a);
+  EXPECT_EQ(Pages(a), 5);
+}
+
 TEST_F(ParkingTest, WhatWaitsForPrefillIsNotParked) {
   Create(10, 40);
   const ReservationId a = Running(4, 33);
@@ -329,7 +358,8 @@ TEST_F(ParkingTest, WhateverHappensThereIsRoomToParkTheYoungest) {
                                    1 + static_cast<int>(draw(3) == 0)};
         const auto outcome = TryReserve(demand, prompt);
         if (outcome.ok() && std::holds_alternative<const Reservation*>(*outcome)) {
-          EXPECT_EQ(reservations_->requests_parked(), 0);
+          for (const auto& [other, live] : running)
+            EXPECT_TRUE(Find(other).state != S::kParked || Find(other).reader_behind);
           const ReservationId id = std::get<const Reservation*>(*outcome)->id;
           running[id].prompt = prompt;
           Start(id);
@@ -344,6 +374,8 @@ TEST_F(ParkingTest, WhateverHappensThereIsRoomToParkTheYoungest) {
         end(id);
         continue;
       }
+      if (draw(20) == 0) reservations_->OnReader(id, !Find(id).reader_behind);
+      if (Find(id).reader_behind) continue;
       for (size_t c = 0; c < it->second.slots.size(); ++c) {
         if (Find(id).state != S::kRunning) break;
         if (it->second.slots[c] == Find(id).demand.slots()) continue;
@@ -352,8 +384,9 @@ TEST_F(ParkingTest, WhateverHappensThereIsRoomToParkTheYoungest) {
           const auto youngest = reservations_->NextToPark();
           ASSERT_TRUE(youngest.has_value()) << "a request that runs alone has no page";
           for (const auto& [other, live] : running) {
-            // A younger one has nothing of its own to give.
-            if (Find(other).state == S::kRunning && Find(other).age > Find(*youngest).age) {
+            // Who would have come before has nothing of its own to give.
+            const auto order = [&](ReservationId r) { return std::pair(Find(r).reader_behind, Find(r).age); };
+            if (Find(other).state == S::kRunning && order(other) > order(*youngest)) {
               EXPECT_GT(Find(other).cached_tokens, 0);
             }
           }
