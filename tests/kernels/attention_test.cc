@@ -152,6 +152,34 @@ TEST_P(AttentionOn, BitsDoNotDependOnPages) {
   }
 }
 
+// Whatever the shape, where a chunk begins and ends, and how many rows share a pass: the portable code's result.
+TEST_P(AttentionOn, RandomShapesAgreeWithThePortableCode) {
+  Rng rng(17);
+  const auto between = [&rng](int low, int high) {
+    return low + static_cast<int>(rng.Bits() % static_cast<uint64_t>(high - low + 1));
+  };
+  for (int i = 0; i < 40; ++i) {
+    const int kv_heads = between(1, 4);
+    const ShapeCase c = {kv_heads * between(1, 9), kv_heads, 16 * between(1, 10), 16 * between(1, 10)};
+    const AttentionShape shape = MakeShape(c);
+    const int64_t keys = between(1, 700);
+    const int64_t tokens = rng.Bits() % 2 == 0 ? 1 : between(1, static_cast<int>(std::min<int64_t>(keys, 60)));
+    for (const KvCodecInfo& codec : KvCodecs()) {
+      if (!Reads(codec.codec, c)) continue;
+      SCOPED_TRACE(absl::StrCat(std::string(codec.name), ", ", c.heads, " heads over ", kv_heads, " of ", c.key_dim,
+                                " and ", c.value_dim, ", ", tokens, " tokens of ", keys));
+      const PagedCache cache(shape, {.codec = codec.codec, .seed = static_cast<uint64_t>(i)}, {keys});
+      const std::vector<float> q = RandomQueries(shape, tokens, static_cast<uint64_t>(i));
+      const std::vector<AttentionSequence> sequences = {{0, tokens, keys - tokens, cache.pages(0)}};
+      const std::vector<float> out = Run(shape, cache, sequences, q, 2);
+      ASSERT_TRUE(SetIsa(Isa::kPortable).ok());
+      const std::vector<float> want = Run(shape, cache, sequences, q, 1);
+      ASSERT_TRUE(SetIsa(GetParam()).ok());
+      for (size_t e = 0; e < want.size(); ++e) ASSERT_NEAR(out[e], want[e], codec.rotated ? 2e-4 : 1e-5) << e;
+    }
+  }
+}
+
 TEST_P(AttentionOn, BitsDoNotDependOnChunksBatchOrThreads) {
   const std::vector<std::pair<ShapeCase, KvCodec>> cases = {
       {{9, 3, 64, 64}, KvCodec::kBf16}, {{8, 1, 24, 24}, KvCodec::kBf16},
