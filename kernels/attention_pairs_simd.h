@@ -48,12 +48,10 @@ struct KeysInPairs {
     for (int row = 0; row < s.rows; ++row) {
       const float* q = s.q + row * s.key_stride;
       int32_t* pairs = s.q_codes + row * (s.key_stride / 2);
-      const Rounding rounding = RoundingTo<L>(TopQuery(s), q, s.key_dim);
-      s.q_scales[row] = rounding.worth;
-      const F factor = L::Set(rounding.factor);
+      const F factor = L::Set(RoundingOfQuery<L>(s, row).factor);
       for (int c = 0; c < s.key_dim; c += kW) L::StorePairs(pairs + c / 2, L::Mul(L::Load(q + c), factor));
       if constexpr (C == KvCodec::kInt4) {
-        for (int g = 0; g < s.key_dim / kInt4Group; ++g) {
+        for (int g = 0; g < Groups<C>(s); ++g) {
           F sum = L::Zero();
           for (int p = 0; p < kGroupPairs; p += kW)
             sum = L::DotPairs(sum, L::LoadWords(pairs + g * kGroupPairs + p, kW), L::SetWord(0xfff8fff8u));
@@ -70,8 +68,8 @@ struct KeysInPairs {
       constexpr int kW = L::kWidth;
       // Few rows have few sums, which would wait for each other: their channels are shared out.
       constexpr int kSums = R == 1 ? 4 : R <= 3 ? 2 : 1;
-      const int groups = C == KvCodec::kInt4 ? s.key_dim / kInt4Group : 1;
-      const int group_pairs = C == KvCodec::kInt4 ? kInt4Group / 2 : s.key_dim / 2;
+      const int groups = Groups<C>(s);
+      const int group_pairs = GroupChannels<C>(s) / 2;
       const int q_stride = s.key_stride / 2;
       const int32_t* q = s.q_codes + row * q_stride;
       for (int g = 0; g < groups; ++g, tile += group_pairs * 2 * kW, q += group_pairs, scales += 2 * kW) {

@@ -10,6 +10,15 @@ namespace sluice {
 constexpr bool HasRowScale(KvCodec codec) { return codec == KvCodec::kFp8 || codec == KvCodec::kInt8; }
 // Whether scores are sums of integer products.
 constexpr bool HasIntegerKeys(KvCodec codec) { return codec == KvCodec::kInt8 || codec == KvCodec::kInt4; }
+// Channels of an integer key that share a scale, and so a sum of products.
+template <KvCodec C>
+int GroupChannels(const AttentionSpan& s) {
+  return C == KvCodec::kInt4 ? kInt4Group : s.key_dim;
+}
+template <KvCodec C>
+int Groups(const AttentionSpan& s) {
+  return C == KvCodec::kInt4 ? s.key_dim / kInt4Group : 1;
+}
 // Codes of fp8 are widened to 2^-8 times their value.
 constexpr float UnitOf(KvCodec codec) { return codec == KvCodec::kFp8 ? 256.0f : 1.0f; }
 
@@ -153,19 +162,23 @@ static inline Rounding RoundingTo(float top, uint32_t max_bits) {
   return {top / max, max / top};
 }
 
-template <class L>
-Rounding RoundingTo(float top, const float* x, int n) {
-  typename L::F max = L::Zero();
-  for (int c = 0; c < n; c += L::kWidth) max = L::MaxMagnitude(max, L::Load(x + c));
-  return RoundingTo(top, L::ReduceMaxBits(max));
-}
-
 // What the largest channel of a query of int8 or int4 keys is rounded to: two signed bytes have it, and no sum of
 // products leaves 32 bits.
 static inline float TopQuery(const AttentionSpan& s) {
   constexpr int kTwoBytes = 127 * 256 + 127;
   const int bound = s.codec == KvCodec::kInt8 ? INT32_MAX / 128 / s.key_dim : kTwoBytes;
   return static_cast<float>(bound < kTwoBytes ? bound : kTwoBytes);
+}
+
+// How the query of a row is rounded; what one is worth is kept for its scores.
+template <class L>
+Rounding RoundingOfQuery(const AttentionSpan& s, int row) {
+  const float* q = s.q + row * s.key_stride;
+  typename L::F max = L::Zero();
+  for (int c = 0; c < s.key_dim; c += L::kWidth) max = L::MaxMagnitude(max, L::Load(q + c));
+  const Rounding rounding = RoundingTo(TopQuery(s), L::ReduceMaxBits(max));
+  s.q_scales[row] = rounding.worth;
+  return rounding;
 }
 
 // out[0 .. 2 width) = x0 s0 and x1 s1, or that more.

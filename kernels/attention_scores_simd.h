@@ -153,10 +153,8 @@ void IntegerScores(const AttentionSpan& s) {
 }
 
 template <class L, KvCodec C>
-void Scores(const AttentionSpan& s) {
+void FloatScores(const AttentionSpan& s) {
   constexpr int kKeys = 2 * L::kWidth;
-  if constexpr (HasIntegerKeys(C) && L::kDotsBytes) return IntegerScores<L, C, KeysInBytes<C>>(s);
-  if constexpr (HasIntegerKeys(C) && !L::kDotsBytes) return IntegerScores<L, C, KeysInPairs<C>>(s);
   for (int first = 0; first < s.keys; first += kKeys) {
     LoadKeyScales<L, C>(s, first, s.row_scales);
     if constexpr (C == KvCodec::kBf16) {
@@ -169,6 +167,17 @@ void Scores(const AttentionSpan& s) {
           s.rows - row < L::kScoreRows ? s.rows - row : L::kScoreRows, s.q + row * s.key_stride, s.key_stride, s.k_tile,
           s.key_dim, HasRowScale(C) ? s.row_scales : nullptr, s.scores + row * kSpanKeys + first);
     }
+  }
+}
+
+template <class L, KvCodec C>
+void Scores(const AttentionSpan& s) {
+  if constexpr (!HasIntegerKeys(C)) {
+    FloatScores<L, C>(s);
+  } else if constexpr (L::kDotsBytes) {
+    IntegerScores<L, C, KeysInBytes<C>>(s);
+  } else {
+    IntegerScores<L, C, KeysInPairs<C>>(s);
   }
 }
 
