@@ -308,15 +308,15 @@ std::vector<PageIndex> Reservations::OwnPages(const Reservation& reservation) co
 
 std::optional<ReservationId> Reservations::NextToPark() const {
   if (park_ == nullptr) return std::nullopt;
-  std::map<uint64_t, const Reservation*, std::greater<>> running;  // the youngest first
+  // Those that wait for their readers first, and of each the youngest.
+  std::map<std::pair<bool, uint64_t>, const Reservation*, std::greater<>> running;
   for (const auto& [id, reservation] : by_id_) {
-    if (reservation.state == ReservationState::kRunning) running.emplace(reservation.age, &reservation);
+    if (reservation.state == ReservationState::kRunning)
+      running.emplace(std::pair(reservation.reader_behind, reservation.age), &reservation);
   }
   if (running.size() < 2) return std::nullopt;
-  for (const bool behind : {true, false}) {
-    for (const auto& [age, reservation] : running) {
-      if (reservation->reader_behind == behind && !OwnPages(*reservation).empty()) return reservation->id;
-    }
+  for (const auto& [order, reservation] : running) {
+    if (!OwnPages(*reservation).empty()) return reservation->id;
   }
   return std::nullopt;
 }

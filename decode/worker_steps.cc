@@ -127,13 +127,11 @@ void Worker::Step() {
 
 void Worker::NoteReaders() {
   if (park_ == nullptr) return;
-  std::unordered_map<ReservationId, bool> behind;
+  for (const Sequence& sequence : sequences_) reservations_.OnReader(sequence.reservation, /*behind=*/true);
   for (const Sequence& sequence : sequences_) {
-    const bool full = requests_.at(sequence.reservation)->stream()->Full(static_cast<uint32_t>(sequence.choice));
-    const auto [it, first] = behind.try_emplace(sequence.reservation, full);
-    it->second &= full;
+    const TokenStream& stream = *requests_.at(sequence.reservation)->stream();
+    if (!stream.Full(static_cast<uint32_t>(sequence.choice))) reservations_.OnReader(sequence.reservation, false);
   }
-  for (const auto& [id, all_wait] : behind) reservations_.OnReader(id, all_wait);
 }
 
 void Worker::ReturnParked() {
