@@ -179,7 +179,8 @@ Status DecodeProcess::TakeMemory() {
       MakeMemoryPlan(machine, model, kv_options_,
                      {{"staging", static_cast<size_t>(options_.staging_bytes)},
                       {"positions and scores", KeptSlotsBytes()},
-                      {"parked KV", park_in_memory ? static_cast<size_t>(options_.kv_park_bytes) : 0}});
+                      {"parked KV", park_in_memory ? static_cast<size_t>(options_.kv_park_bytes) : 0},
+                      {"servers", kServersBytes}});
   spdlog::info("memory: {}", plan.ToString());
   metrics_.memory_planned_bytes.Set(static_cast<double>(plan.total_bytes()));
   SLUICE_RETURN_IF_ERROR(CheckFits(plan, machine, std::nullopt));

@@ -2,8 +2,8 @@
 // place, KV pool, scratch, and whatever the caller adds (staging, send buffers). A worker prints it, refuses to start
 // where it does not fit, and then takes exactly this: peak resident memory is its total within a few percent.
 //
-// Make the plan last, when libraries, tokenizer and transports stand: what they hold is counted as "process" because it
-// is measured, not computed.
+// Make the plan when libraries and tokenizer stand: what they hold is counted as "process", because it is measured, not
+// computed. What starts afterwards is a region of its own: kServersBytes.
 #pragma once
 
 #include <cstddef>
@@ -29,6 +29,11 @@ struct MemoryPlan {
   // "process 30.1 MiB, weights 92.1 MiB, ... KV pool of 22752 tokens 511.9 MiB, ...; together 700.3 MiB".
   std::string ToString() const;
 };
+
+// What a worker's transport, gRPC server and metrics server hold once they have served requests. They start when all
+// else stands, so that this was measured beforehand: 7 MiB as they wait for the first one, 8 to 10 MiB later (x86-64,
+// UCX over TCP and shared memory, one peer).
+inline constexpr size_t kServersBytes = size_t{9} << 20;
 
 // What the machine has now. `available_bytes` is what can still be taken, within a container's limit where there is
 // one; `resident_bytes` is what this process holds of it already.

@@ -135,7 +135,8 @@ Status PrefillProcess::TakeMemory() {
   SLUICE_ASSIGN_OR_RETURN(const MachineMemory machine, ReadMachineMemory());
   const MemoryPlan plan = MakeMemoryPlan(machine, model, kv_options_,
                                          {{"send buffers", KvSender::MemoryBytes(SenderOptions())},
-                                          {"positions and scores", static_cast<size_t>(PruningBytesMax())}});
+                                          {"positions and scores", static_cast<size_t>(PruningBytesMax())},
+                                          {"servers", kServersBytes}});
   spdlog::info("memory: {}", plan.ToString());
   metrics_.memory_planned_bytes.Set(static_cast<double>(plan.total_bytes()));
   SLUICE_RETURN_IF_ERROR(CheckFits(plan, machine, std::nullopt));
