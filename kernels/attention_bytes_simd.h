@@ -177,15 +177,11 @@ void AddByteValues(const AttentionSpan& s, int row, int base, int keys, uint32_t
     for (int i = 0; i < Count; ++i) acc[r][i][0] = acc[r][i][1] = acc[r][i][2] = L::Zero();
   }
   static_assert(kValuesAPart == 4);
-  for (int k = 0; k < keys; k += 4) {
+  const auto add_four = [&](int k, const auto& load) {
     PrefetchPart(s.ahead, part);
     F v[4];
 #pragma GCC unroll 4
-    for (int i = 0; i < 4; ++i) {
-      // Behind the last key there is none, and it has no weight.
-      const float* codes = RowAt<float>(s.v_rows, k + i < s.keys ? k + i : s.keys - 1, s.v_offset) + base / 4;
-      v[i] = words == kW ? L::Load(codes) : L::LoadWords(codes, words);
-    }
+    for (int i = 0; i < 4; ++i) v[i] = load(k + i);
     F of_four[4];
     if constexpr (First < 2) {
       const F a = L::InterleaveLowBytes(v[0], v[1]);
@@ -210,6 +206,17 @@ void AddByteValues(const AttentionSpan& s, int row, int base, int keys, uint32_t
         for (int i = 0; i < Count; ++i) acc[r][i][b] = L::DotBytes(acc[r][i][b], w, of_four[First + i]);
       }
     }
+  };
+  const size_t offset = s.v_offset + static_cast<size_t>(base);
+  int k = 0;
+  if (words == kW) {
+    for (; k + 4 <= keys; k += 4) add_four(k, [&](int key) { return L::Load(RowAt<float>(s.v_rows, key, offset)); });
+  }
+  for (; k < keys; k += 4) {
+    // Behind the last key there is none, and it has no weight.
+    add_four(k, [&](int key) {
+      return L::LoadWords(RowAt<float>(s.v_rows, key < s.keys ? key : s.keys - 1, offset), words);
+    });
   }
 #pragma GCC unroll 16
   for (int r = 0; r < R; ++r) {

@@ -195,10 +195,9 @@ void WeighKeysOf(const AttentionSpan& s) {
   }
 }
 
+// Scores hold the weights, whose values are widened to f32.
 template <class L, KvCodec C>
-void SumValuesOf(const AttentionSpan& s) {
-  if constexpr (HasRowScale(C)) LoadValueScales<L, C>(s, s.row_scales);
-  if constexpr (L::kDotsBytes && C == KvCodec::kInt8) return AddByteValuesOfAll<L>(s);
+void SumWidenedValues(const AttentionSpan& s) {
   if constexpr (HasRowScale(C)) {
     for (int row = 0; row < s.rows; ++row) ScaleWeights<L>(s.row_scales, s.visible[row], s.scores + row * kSpanKeys);
   }
@@ -211,6 +210,16 @@ void SumValuesOf(const AttentionSpan& s) {
     const int values = s.keys - first < kValueTile ? s.keys - first : kValueTile;
     WidenValues<L, C>(s, first, values, s.v_tile);
     AddValueTile<L>(s, first, values);
+  }
+}
+
+template <class L, KvCodec C>
+void SumValuesOf(const AttentionSpan& s) {
+  if constexpr (HasRowScale(C)) LoadValueScales<L, C>(s, s.row_scales);
+  if constexpr (L::kDotsBytes && C == KvCodec::kInt8) {
+    AddByteValuesOfAll<L>(s);
+  } else {
+    SumWidenedValues<L, C>(s);
   }
 }
 
