@@ -1,4 +1,6 @@
 // `sluice eval`: what cache policies and codecs cost on a user's own model and text.
+#include <unistd.h>
+
 #include <chrono>
 #include <filesystem>
 #include <fstream>
@@ -21,6 +23,20 @@ Status WriteFile(const std::string& path, const std::string& text) {
   file << text;
   file.close();
   return file.good() ? absl::OkStatus() : absl::UnavailableError(absl::StrCat("cannot write ", path));
+}
+
+// What is measured for hours should not be lost for a name.
+Status CheckWritable(const EvalFlags& flags) {
+  if (!flags.json_file.empty() && !std::ofstream(flags.json_file, std::ios::app).good()) {
+    return absl::InvalidArgumentError(absl::StrCat("--json: cannot write ", flags.json_file));
+  }
+  if (flags.plots_folder.empty()) return absl::OkStatus();
+  std::error_code error;
+  std::filesystem::create_directories(flags.plots_folder, error);
+  if (access(flags.plots_folder.c_str(), W_OK | X_OK) != 0 || !std::filesystem::is_directory(flags.plots_folder)) {
+    return absl::InvalidArgumentError(absl::StrCat("--plots: cannot write into ", flags.plots_folder));
+  }
+  return absl::OkStatus();
 }
 
 StatusOr<std::vector<CacheCase>> Caches(const EvalFlags& flags, const KvLayout& layout) {
@@ -52,6 +68,7 @@ class EvalCommand final : public Subcommand {
   Status Check() const override { return sluice::Check(flags_); }
 
   Status Run(Streams streams) override {
+    SLUICE_RETURN_IF_ERROR(CheckWritable(flags_));
     SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<Checkpoint> checkpoint, OpenCheckpoint(flags_.model));
     SLUICE_ASSIGN_OR_RETURN(const EvalInput input, ReadEvalInput(flags_, *checkpoint));
     SLUICE_ASSIGN_OR_RETURN(caches_, Caches(flags_, KvLayout::Of(checkpoint->config())));
@@ -67,8 +84,6 @@ class EvalCommand final : public Subcommand {
       SLUICE_RETURN_IF_ERROR(WriteFile(flags_.json_file, ToJson(report).dump(1) + "\n"));
     }
     if (flags_.plots_folder.empty()) return absl::OkStatus();
-    std::error_code error;
-    std::filesystem::create_directories(flags_.plots_folder, error);
     for (const auto& [name, plot] : Plots(report)) {
       SLUICE_RETURN_IF_ERROR(WriteFile(flags_.plots_folder + "/" + name + ".svg", ToSvg(plot)));
     }

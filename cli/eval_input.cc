@@ -101,6 +101,11 @@ class InputReader {
   }
 
   StatusOr<std::vector<std::vector<TokenId>>> Windows() const {
+    const int64_t trained = checkpoint_.config().context_tokens_max;
+    if (flags_.context > trained) {
+      return absl::InvalidArgumentError(absl::StrCat("--context is ", flags_.context, ", the model's context is ",
+                                                     trained, " tokens: --parts stream measures what lies beyond"));
+    }
     std::vector<TokenId> ids;
     const bool given = given_.contains("text");
     if (given) {

@@ -79,6 +79,7 @@ TEST_F(EvalCommandTest, SaysWhatIsWrongWithFlagsAndInput) {
   EXPECT_THAT(Eval({"--parts", "perplexity,speed"}).err, HasSubstr("speed"));
   EXPECT_THAT(Eval({}, "100", "100").err, HasSubstr("--continue is 100"));
   EXPECT_THAT(Eval({}, "400").err, HasSubstr("300 tokens"));
+  EXPECT_THAT(Eval({}, "9000").err, HasSubstr("--context is 9000, the model's context is 1024 tokens"));
   EXPECT_THAT(Eval({"--windows", "0"}).err, HasSubstr("--windows is 0, not 1 or more"));
   EXPECT_THAT(Eval({"--codecs", "int9"}).err, HasSubstr("--codecs: unknown KV codec 'int9'"));
   EXPECT_THAT(Eval({"--policies", "h2o"}).err, HasSubstr("--policies: cache policy h2o: needs a budget"));
@@ -90,6 +91,17 @@ TEST_F(EvalCommandTest, SaysWhatIsWrongWithFlagsAndInput) {
   EXPECT_THAT(Eval({}).err, HasSubstr("has to come as token ids"));
   Write(R"({"needles": [{"context": [1]}]})");
   EXPECT_THAT(Eval({"--parts", "needles"}).err, HasSubstr("needles[0].question"));
+}
+
+TEST_F(EvalCommandTest, SaysBeforeItMeasuresThatOutputHasNoPlace) {
+  const CommandLineResult json = Eval({"--parts", "perplexity", "--json", File("absent/out.json")});
+  EXPECT_NE(json.status, 0);
+  EXPECT_EQ(json.out, "");
+  EXPECT_THAT(json.err, HasSubstr("--json: cannot write " + File("absent/out.json")));
+  const CommandLineResult plots = Eval({"--parts", "perplexity", "--plots", File("input.json") + "/plots"});
+  EXPECT_NE(plots.status, 0);
+  EXPECT_EQ(plots.out, "");
+  EXPECT_THAT(plots.err, HasSubstr("--plots: cannot write into " + File("input.json") + "/plots"));
 }
 
 }  // namespace
