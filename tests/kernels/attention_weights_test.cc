@@ -108,6 +108,52 @@ TEST_P(AttentionWeights, OfATokenAreTheFormulasWithAndWithoutSinks) {
   }
 }
 
+// One key has all but a 600th of the weight, the others each less than half a 2^16th: however weights are rounded, what
+// they have together counts.
+TEST_P(AttentionWeights, ManySmallOnesBesideALargeOneAreNotLost) {
+  constexpr int kDim = 64;
+  constexpr int64_t kKeys = 256;
+  for (const KvCodecInfo& codec : KvCodecs()) {
+    if (codec.codec == KvCodec::kMlaFp8) continue;
+    for (const int heads : {1, 2, 3, 4, 6}) {
+      SCOPED_TRACE(absl::StrCat(std::string(codec.name), ", ", heads, " heads"));
+      PagedCache cache({heads, 1, kDim, kDim, 1.0f}, {.codec = codec.codec, .seed = 8}, {kKeys});
+      for (int64_t k = 0; k < kKeys; ++k) {
+        std::vector<float> key(kDim, 0.0f);
+        std::vector<float> value(kDim, 1.0f);
+        if (k == 77) {
+          for (size_t c = 0; c < kDim; c += 2) value[c] = -1.0f;
+        } else {
+          key[3] = -12.0f;
+        }
+        cache.Write(0, k, 0, false, key.data());
+        cache.Write(0, k, 0, true, value.data());
+      }
+      std::vector<float> q(static_cast<size_t>(heads * kDim), 0.0f);
+      for (int h = 0; h < heads; ++h) q[static_cast<size_t>(h * kDim + 3)] = 1.0f;
+      const int64_t stride = Attention::WeightsStride(kKeys);
+      std::vector<float> weights(static_cast<size_t>(heads * stride), NAN);
+      std::vector<float> out(q.size(), NAN);
+      AttentionSequence sequence = {0, 1, kKeys - 1, cache.pages(0)};
+      sequence.weights = weights.data();
+      sequence.weights_stride = stride;
+      ThreadPool pool(1);
+      Attention attention = *Attention::Create({heads, 1, kDim, kDim, 1.0f}, 1, kContext, 1);
+      attention.Run(cache.view(), {{sequence}}, q.data(), heads * kDim, out.data(), heads * kDim, pool);
+      for (int h = 0; h < heads; ++h) {
+        const float* w = weights.data() + h * stride;
+        for (int c = 0; c < kDim; ++c) {
+          double small = 0;
+          for (int64_t k = 0; k < kKeys; ++k) small += k == 77 ? 0.0 : w[k] * double{cache.Element(0, k, 0, c, true)};
+          ASSERT_GT(small, 1e-3);
+          const double large = w[77] * double{cache.Element(0, 77, 0, c, true)};
+          ASSERT_NEAR(out[static_cast<size_t>(h * kDim + c)] - large, small, 0.1 * small) << h << " " << c;
+        }
+      }
+    }
+  }
+}
+
 // What a codec's arithmetic rounds on the way from weights to sums of values is no more than f32 does, whatever the
 // spread of weights and of rows' sizes.
 TEST_P(AttentionWeights, TimesTheValuesAreTheResult) {
