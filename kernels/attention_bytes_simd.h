@@ -7,8 +7,8 @@
 //
 // Products of a key of d channels, for each row: d / 2 over K and 3 d / 4 over V, where f32 has d and d. With two bytes
 // of weights it would be d / 2 over V too, and a step 1.05 to 1.1 times as fast. But beside one large weight all others
-// would be a few units of 2^-16: values were off by 4e-4, and the mean KL that int8 costs (docs/kv-accuracy.md) was 1.05
-// times what it is.
+// would be a few units of 2^-16: values were off by 4e-4, and the mean KL that int8 costs (docs/kv-accuracy.md)
+// was 1.05 times what it is.
 #pragma once
 
 #include "kernels/attention_rows_simd.h"
