@@ -108,6 +108,26 @@ TEST_P(AttentionWeights, OfATokenAreTheFormulasWithAndWithoutSinks) {
   }
 }
 
+// Weights, [heads, stride], and result, [heads, value_dim], of a token behind `keys` - 1 others.
+struct OfToken {
+  int64_t stride;
+  std::vector<float> weights;
+  std::vector<float> out;
+};
+OfToken Attend(const AttentionShape& shape, const PagedCache& cache, int64_t keys, const std::vector<float>& q) {
+  const int64_t stride = Attention::WeightsStride(keys);
+  OfToken result = {stride, std::vector<float>(static_cast<size_t>(shape.heads * stride), NAN),
+                    std::vector<float>(static_cast<size_t>(shape.heads * shape.value_dim), NAN)};
+  AttentionSequence sequence = {0, 1, keys - 1, cache.pages(0)};
+  sequence.weights = result.weights.data();
+  sequence.weights_stride = stride;
+  ThreadPool pool(1);
+  Attention attention = *Attention::Create(shape, 1, kContext, 1);
+  attention.Run(cache.view(), {{sequence}}, q.data(), int64_t{shape.heads} * shape.key_dim, result.out.data(),
+                int64_t{shape.heads} * shape.value_dim, pool);
+  return result;
+}
+
 // One key has all but a 600th of the weight, the others each less than half a 2^16th: however weights are rounded, what
 // they have together counts.
 TEST_P(AttentionWeights, ManySmallOnesBesideALargeOneAreNotLost) {
@@ -117,7 +137,8 @@ TEST_P(AttentionWeights, ManySmallOnesBesideALargeOneAreNotLost) {
     if (codec.codec == KvCodec::kMlaFp8) continue;
     for (const int heads : {1, 2, 3, 4, 6}) {
       SCOPED_TRACE(absl::StrCat(std::string(codec.name), ", ", heads, " heads"));
-      PagedCache cache({heads, 1, kDim, kDim, 1.0f}, {.codec = codec.codec, .seed = 8}, {kKeys});
+      const AttentionShape shape = {heads, 1, kDim, kDim, 1.0f};
+      PagedCache cache(shape, {.codec = codec.codec, .seed = 8}, {kKeys});
       for (int64_t k = 0; k < kKeys; ++k) {
         std::vector<float> key(kDim, 0.0f);
         std::vector<float> value(kDim, 1.0f);
@@ -131,15 +152,7 @@ TEST_P(AttentionWeights, ManySmallOnesBesideALargeOneAreNotLost) {
       }
       std::vector<float> q(static_cast<size_t>(heads * kDim), 0.0f);
       for (int h = 0; h < heads; ++h) q[static_cast<size_t>(h * kDim + 3)] = 1.0f;
-      const int64_t stride = Attention::WeightsStride(kKeys);
-      std::vector<float> weights(static_cast<size_t>(heads * stride), NAN);
-      std::vector<float> out(q.size(), NAN);
-      AttentionSequence sequence = {0, 1, kKeys - 1, cache.pages(0)};
-      sequence.weights = weights.data();
-      sequence.weights_stride = stride;
-      ThreadPool pool(1);
-      Attention attention = *Attention::Create({heads, 1, kDim, kDim, 1.0f}, 1, kContext, 1);
-      attention.Run(cache.view(), {{sequence}}, q.data(), heads * kDim, out.data(), heads * kDim, pool);
+      const auto [stride, weights, out] = Attend(shape, cache, kKeys, q);
       for (int h = 0; h < heads; ++h) {
         const float* w = weights.data() + h * stride;
         for (int c = 0; c < kDim; ++c) {
@@ -174,17 +187,7 @@ TEST_P(AttentionWeights, TimesTheValuesAreTheResult) {
               for (float& x : v) x *= size;
               cache.Write(0, k, 0, true, v.data());
             }
-            const int64_t q_row = int64_t{heads} * dim;
-            const std::vector<float> q = Random(q_row, 10);
-            const int64_t stride = Attention::WeightsStride(keys);
-            std::vector<float> weights(static_cast<size_t>(heads * stride), NAN);
-            std::vector<float> out(static_cast<size_t>(q_row), NAN);
-            AttentionSequence sequence = {0, 1, keys - 1, cache.pages(0)};
-            sequence.weights = weights.data();
-            sequence.weights_stride = stride;
-            ThreadPool pool(1);
-            Attention attention = *Attention::Create(shape, 1, kContext, 1);
-            attention.Run(cache.view(), {{sequence}}, q.data(), q_row, out.data(), q_row, pool);
+            const auto [stride, weights, out] = Attend(shape, cache, keys, Random(int64_t{heads} * dim, 10));
             for (int h = 0; h < heads; ++h) {
               for (int c = 0; c < dim; ++c) {
                 double want = 0;
